@@ -27,8 +27,7 @@ help:
 	@echo "              one dry run and one tiny study"
 	@echo "make test     run all tests, those marked slow, on a Slurm cluster and in a browser too"
 	@echo "make reliability  provoke every fault and give every bad input, thoroughly; writes docs/reliability.md"
-	@echo "make nightly  hours: other random configurations each time, tests of a program that ignores a key or a fault,"
-	@echo "              and simulated studies with a known answer"
+	@echo "make nightly  hours: other random configurations each time, and simulated studies with a known answer"
 	@echo "make lint     check style, types and the workflow"
 	@echo "make slurm-lab  start a real Slurm cluster of four nodes on this machine (root on Debian or Ubuntu)"
 	@echo "make gpu      what only a GPU can show: tests and benchmark in under 14 minutes; writes docs/gpu.md"
@@ -58,7 +57,6 @@ reliability: $(VENV)/dev.installed slurm-packages
 # SCALEWISE_SEED draws the configurations of an earlier night again
 nightly: $(VENV)/dev.installed slurm-packages chromium
 	SCALEWISE_THOROUGH=1 pytest $(STREAMS) --timeout 7200 tests/unit/plan/test_fuzzed_configs.py
-	PYTHONPATH=workflow/scripts python -m tests.mutants
 	python -m tests.truth
 
 # a machine with a GPU may have no network: nothing is installed, and where there is no .venv its own python is taken

@@ -35,6 +35,9 @@ MOST_TEST_SECONDS = 400.0
 NEEDED = ("torch", "torchvision", "snakemake", "pydantic", "pytest", "pytest_timeout", "xdist")
 """Packages that a machine with a GPU is likeliest to lack."""
 
+FOLDERS = ("tests/gpu", "tests/distributed", "tests/unit/training")
+"""With tests marked gpu: the others may need what a machine with a GPU lacks."""
+
 GRACE_SECONDS = 15.0
 """For what is interrupted to end in order."""
 
@@ -71,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, folders))}
     side_by_side = ["--numprocesses", str(STREAMS), "--no-loadscope-reorder"]
     page = ["--gpu-page", str(PAGE)] if options.write else []
-    tests = ["-m", "pytest", "-m", "gpu", "--quiet", *side_by_side, *page, *chosen]
+    tests = ["-m", "pytest", *FOLDERS, "-m", "gpu", "--quiet", *side_by_side, *page, *chosen]
     statuses = [run(tests, environment, MOST_TEST_SECONDS)]
     left = max(ALL_SECONDS - (time.monotonic() - began), 1.0)
     write = ["--write"] if options.write else []

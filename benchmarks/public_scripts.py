@@ -125,7 +125,7 @@ SCRIPTS = (
         folder="time_sequence_prediction",
         program="train.py",
         arguments=("--steps=100",),
-        keys=weak(97, samples_per_step="planned", prepare=["generate_sine_wave.py"], inputs=["traindata.pt"]),
+        keys=weak(97, samples_per_step="planned", prepare=["generate_sine_wave.py"], files=["traindata.pt"]),
         environment={"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"},
         samples=97,
         samples_from="configuration",

@@ -151,14 +151,14 @@ class Replay:
 
     def spec(self, *, chosen: bool) -> AnyExperiment:
         """Return the experiment with its counts as a list, or to choose among."""
-        strong = self.series.is_strong
+        strong, counts = self.series.is_strong, self.series.counts
         return read_experiment(
             {
                 "model": "cnn",
                 "dataset": "digits",
                 "scaling": "strong" if strong else "weak",
                 "global_batch_size" if strong else "batch_size_per_device": self.series.batch,
-                "devices": {"among": self.series.counts} if chosen else self.series.counts,
+                "devices": {"up_to": max(counts), "counts": counts} if chosen else counts,
                 "repeats": self.repeats.model_dump(),
                 "decision": self.rule.model_dump(),
                 "steps": self.steps,

@@ -35,15 +35,14 @@ STREAMS = {
 STREAMS_OF_FILES = {
     # on another cluster of this machine
     **dict.fromkeys(
-        ("test_faults.py", "test_lab.py", "test_resumption.py", "test_programs_on_cluster.py"),
+        ("test_faults.py", "test_resumption.py", "test_programs_on_cluster.py"),
         "second cluster",
     ),
     "test_examples.py": "examples",
+    # they measure no speed
+    "test_memory_on_a_gpu.py": "memory on a GPU",
 }
 """Files that share nothing with the others of their folder: they shorten the longest streams."""
-
-APART_ON_A_GPU = {"test_memory_on_a_gpu.py", "test_resume_to_the_bit.py"}
-"""Files whose trainings run at the same time as others on a GPU: none of them measures speed."""
 
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
@@ -53,8 +52,6 @@ class Streams(LoadScopeScheduling):  # type: ignore[misc]  # xdist is not typed
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        if self.config.option.markexpr == "gpu" and Path(file).name in APART_ON_A_GPU:
-            return file
         return STREAMS_OF_FILES.get(Path(file).name) or STREAMS.get(_folder(file), file)
 
 

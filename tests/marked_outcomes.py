@@ -63,23 +63,13 @@ class Collector:
         """What there is so far, in the order of the call."""
         return list(self._shown.values())
 
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Note the marked tests of this call."""
-        for item in session.items:
-            self._note(item.nodeid, item.user_properties)
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
-        """Note the tests that other processes will run, whose marks come with their reports."""
-        for test in ids:
-            words = test.rpartition("::")[2].removeprefix("test_").replace("_", " ")
-            self._shown.setdefault(test, Shown(test, words))
-
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note how the setup of a test, the test or its teardown ended."""
-        before = self._note(report.nodeid, report.user_properties)
-        if before is None:
+        marked = dict(report.user_properties).get(self._name)
+        if marked is None:
             return
+        words, *marks = marked
+        before = self._shown.get(report.nodeid, Shown(report.nodeid, words, tuple(marks)))
         outcome, reason = before.outcome, before.reason
         if report.failed:
             outcome, reason = "failed", _reason(report)
@@ -94,23 +84,7 @@ class Collector:
         self._shown[report.nodeid] = replace(
             before, outcome=outcome, reason=reason, figures=figures, messages=messages
         )
-
-    def pytest_runtest_logfinish(self) -> None:
-        """Write what there is so far."""
         self._write(self.shown)
-
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Write all, also if no test has run."""
-        self._write(self.shown)
-
-    def _note(self, test: str, properties: Sequence[tuple[str, Any]]) -> Shown | None:
-        for name, value in properties:
-            if name == self._name:
-                words, *marks = value
-                before = self._shown.get(test, Shown(test, words))
-                self._shown[test] = replace(before, words=words, marks=tuple(marks))
-                return self._shown[test]
-        return None
 
 
 def _reason(report: pytest.TestReport) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 from tests.small_runs import definition
 
 from scalewise.config.experiment import Experiment, ProgramExperiment
-from scalewise.config.shape import Shape
 from scalewise.plan.runs.run_definition import RunDefinition, parse_point_name, parse_run_name
 from scalewise.plan.runs.runs import global_batch, repeat_settings, settings_of
 from scalewise.records import (
@@ -205,11 +204,6 @@ def write_run(
 
 
 DDP = ["DistributedDataParallel"]
-UNKNOWN = {
-    "test accuracy": "the program does not tell it",
-    "parts of the start-up": "process group, data and model are made in the program",
-}
-NO_LOADER = {"loader wait": "no DataLoader of PyTorch feeds the training"}
 STEPS, WARM_UP_STEPS = 20, 2
 
 
@@ -234,53 +228,45 @@ def write_program_run(
     spec: ProgramExperiment,
     step_seconds: float,
     *,
-    shape: str | None = None,
-    options: Mapping[str, Any] | None = None,
     exposed: float | None = None,
     loader_wait: float | None = 0.0,
     program: Mapping[str, Any] | None = None,
     origin: Mapping[str, Any] | None = None,
-    epochs: Sequence[EpochRecord] = (),
 ) -> Path:
-    """Write the records of a program's run that completed; return its folder.
+    """Write the records of a program's run on one node that completed; return its folder.
 
     Args:
         runs_folder: Holds a folder for each run.
         run: Its name, ``d2.r1``.
         step_seconds: Mean measured step.
-        shape: Nodes x devices per node; by default as many devices as the name says, on one node.
-        exposed: Seconds of a step that DDP counts as exposed; None where nothing counts them.
-        loader_wait: Seconds of a step that every rank waits for data; None where that is not known.
+        exposed: Seconds of a step that DDP counts as exposed; None if nothing counts them.
+        loader_wait: Seconds of a step that every rank waits for data; None if unknown.
         program: Replaces parts of what was found of the program.
         origin: Replaces parts of the provenance.
-        epochs: Those that the program wrote.
     """
     point, repeat = parse_run_name(run)
-    place = Shape.parse(shape or f"1x{point.split('.')[0].removeprefix('d')}")
-    devices = place.world_size
-    settings = settings_of(spec, tuple((options or {}).items()))
+    devices = parse_point_name(point)[0]
+    settings = settings_of(spec, ())
     samples = global_batch(settings, devices)
     planned = RunDefinition(
         experiment="study",
         run=run,
-        shape=str(place),
+        shape=f"1x{devices}",
         batch_size_per_device=samples // devices,
         global_batch_size=samples,
         repeat=repeat,
-        options=dict(options or {}),
+        options={},
         accelerator="cpu",
         launcher="torchrun",
         settings=repeat_settings(settings, repeat),
     )
-    warm_up = {"first_step": 0, "steps": WARM_UP_STEPS, "samples": WARM_UP_STEPS * samples, "seconds": 9.0}
-    usual = {"steps": 5, "samples": 5 * samples, "seconds": 5 * step_seconds, "warmup": False}
     windows = [
-        Window(**warm_up, warmup=True),
-        *(Window(**usual, first_step=WARM_UP_STEPS + first) for first in range(0, STEPS, 5)),
+        Window(first_step=first, steps=steps, samples=steps * samples, seconds=seconds, warmup=first == 0)
+        for first, steps, seconds in (
+            (0, WARM_UP_STEPS, 9.0),
+            *((WARM_UP_STEPS + first, 5, 5 * step_seconds) for first in range(0, STEPS, 5)),
+        )
     ]
-    unknown = UNKNOWN | ({} if loader_wait is not None else NO_LOADER)
-    if exposed is None:
-        unknown |= {"communication": "it is counted by DistributedDataParallel, and none was seen"}
     found: dict[str, Any] = {
         "command": ["python", "train.py", "--batch-size", str(samples // devices), "--out", f"out/{run}"],
         "ended": "steps" if settings.steps else "itself",
@@ -292,47 +278,32 @@ def write_program_run(
         "gradient_bytes": 40_000_000,
         "losses": [(step, 2.0 - 0.05 * step) for step in range(0, STEPS, 4)],
         "imported_files": {"model.py": "a" * 64},
-        "unknown": unknown,
+        "unknown": {"test accuracy": "the program does not tell it"},
     }
-    startup = dict.fromkeys(STARTUP) | {"imports_seconds": 2.0, "first_step_seconds": 0.5}
-    accuracies = [epoch.test_accuracy for epoch in epochs if epoch.test_accuracy is not None]
+    startup = {"imports_seconds": 2.0, "preparation_seconds": 3.0, "first_step_seconds": 0.5}
     measured = measurements(
-        epochs_completed=len(epochs),
-        final_accuracy=accuracies[-1] if accuracies else None,
-        best_accuracy=max(accuracies, default=None),
         parameters=10_000_000,
         throughput_samples_per_second=samples / step_seconds,
         windows=windows,
         train_seconds=sum(window.seconds for window in windows),
         evaluation_seconds=None,
-        peak_memory_bytes=600_000_000,
         loader_wait_fraction=None if loader_wait is None else loader_wait / step_seconds,
         communication_fraction=None if exposed is None else exposed / step_seconds,
         loader="program",
-        excluded_steps={"evaluation": 1},
-        startup=Startup(**startup | {"preparation_seconds": 3.0}, launch_seconds=1.0),
+        startup=Startup(**startup, launch_seconds=1.0),
         program=ProgramMeasurements.model_validate(found | dict(program or {})),
     )
     ranks = [
         rank_record(
             rank,
-            local_rank=rank % place.devices_per_node,
-            host=f"node{rank // place.devices_per_node + 1}",
-            train_samples=samples // devices,
-            step_seconds_p05=step_seconds,
-            step_seconds_p50=step_seconds,
-            step_seconds_p95=step_seconds,
-            step_seconds_max=step_seconds,
             loader_wait_seconds=None if loader_wait is None else STEPS * loader_wait,
-            peak_memory_bytes=600_000_000,
             communication_seconds_per_step=exposed,
             waiting_seconds_per_step=None if exposed is None else 0.0,
-            **startup | {"preparation_seconds": 3.0},
         )
         for rank in range(devices)
     ]
     known = {"inputs": {"program": "b" * 64}, "versions": {"torch": "2.15.0", "python": "3.11.7"}}
     made = provenance(planned, **known | dict(origin or {}))
     return leave_result(
-        runs_folder / run, run_record(planned, measurements=measured, provenance=made), epochs, ranks
+        runs_folder / run, run_record(planned, measurements=measured, provenance=made), (), ranks
     )

@@ -32,30 +32,26 @@ SMALL = {
 }
 """In every experiment."""
 
-SMALLER: dict[str, dict[Any, Any]] = {
-    "batch_size_per_device": {64: 4, 32: 4, 256: 8},
-    "global_batch_size": {1024: 8},
-    "cpus_per_device": {4: 1, 8: 1, 18: 1},
+IN_PLACE: dict[str, Any] = {
+    "batch_size_per_device": 4,
+    "global_batch_size": 8,
+    "cpus_per_device": 1,
     # nodes of the tests' cluster have 64 GB for several runs at once
-    "memory_gb": {32: 4},
-    "stop_patience_epochs": {2: 1},
+    "memory_gb": 4,
+    "stop_patience_epochs": 1,
     # ResNet-18 takes its ImageNet stem from 64 pixels on
-    "image_size": {224: 64},
-    "model": {"transformer-100M": "transformer-1M"},
-    # fp16 and tf32 are refused on CPUs
-    "precision": {"fp16": "bf16", "tf32": "fp32"},
+    "image_size": 64,
     # compiling takes longer than all else here
-    "compile": {True: False},
+    "compile": False,
 }
-"""Values that become smaller ones, wherever they stand; the others stay."""
+"""Values of keys that an experiment has."""
 
-FEWER: dict[str, dict[str, list[Any]]] = {
-    "nyu-ddp": {"gradient_as_bucket_view": [True]},
-    "nyu-ddp-memory": {"gradient_as_bucket_view": [True]},
-    "olivia-options": {"batch_size_per_device": [8], "precision": ["fp16"], "cpus_per_device": [1]},
-    "princeton-mnist": {"cpus_per_device": [1, 2]},
-}
-"""Sweeps that are cut to fewer values."""
+SMALLER = {"transformer-100M": "transformer-1M", "wide_resnet": "wrn-10-1", "fp16": "bf16", "tf32": "fp32"}
+"""Models, and formats that CPUs have, in place of others."""
+
+EIGHT_PIXELS = {"image_size": 8}
+SMALLER_IMAGES = {"palmetto-plain": EIGHT_PIXELS, "palmetto-torchrun": EIGHT_PIXELS}
+"""A step of a ResNet-18 takes 1.7 GFLOP for an image of 32 by 32."""
 
 FEWER_EPOCHS = {
     "--epochs=8": "--epochs=2",
@@ -64,38 +60,28 @@ FEWER_EPOCHS = {
 }
 """Of custom scripts, which run to their own end if an experiment has a metric."""
 
-SMALLER_IMAGES = {"olivia-one-gpu": 8, "palmetto-plain": 8, "palmetto-torchrun": 8}
-"""Sides of images: a step takes 14.5 GFLOP for one of 32 by 32 in the WideResNet, 1.7 in a ResNet-18."""
-
-NARROWER = {"olivia-weak", "olivia-strong", "olivia-options", "olivia-fast"}
-"""Whose WideResNet becomes wrn-10-1; it stays itself in olivia-one-gpu."""
-
 
 def shrunk(example: str, devices: Mapping[str, list[int | str]]) -> Experiments:
-    """An example's experiments, their defaults merged in, small.
+    """Return an example's experiments, their defaults merged in, small: sweeps are of launchers only.
 
     Args:
-        example: its file's name.
-        devices: for each experiment, those of its device counts that the machine has room for.
+        example: Name of its file.
+        devices: For each experiment, those of its device counts that the cluster has room for.
     """
     content = yaml.safe_load((FOLDER / f"{example}.yaml").read_text(encoding="utf-8"))
     small: Experiments = {}
     for name, own in content["experiments"].items():
         full = content["defaults"] | own
         assert set(devices[name]) <= set(full["devices"]), f"{name} has devices {full['devices']}"
-        swept = full.get("sweep", {}) | FEWER.get(name, {})
-        # an experiment's sweep stands in for the default of the same key
-        experiment = {key: smaller(key, value) for key, value in full.items() if key not in swept} | SMALL
-        if swept:
-            experiment["sweep"] = {
-                key: list(dict.fromkeys(smaller(key, value) for value in values))
-                for key, values in swept.items()
-            }
-        if name in SMALLER_IMAGES:
-            experiment["image_size"] = SMALLER_IMAGES[name]
-        if name in NARROWER:
-            experiment["model"] = "wrn-10-1"
-        small[name] = experiment | {"devices": devices[name]}
+        swept = full.pop("sweep", {})
+        full |= {key: values[-1] for key, values in swept.items() if key != "launcher"}
+        full = {
+            key: IN_PLACE.get(key, SMALLER.get(value, value) if isinstance(value, str) else value)
+            for key, value in full.items()
+        }
+        if "launcher" in swept:
+            full["sweep"] = {"launcher": swept["launcher"]}
+        small[name] = full | SMALL | SMALLER_IMAGES.get(name, {}) | {"devices": devices[name]}
     return small
 
 
@@ -116,12 +102,6 @@ def shrunk_own(example: str) -> Experiments:
             full["sweep"] = {key: values[-1:] for key, values in full["sweep"].items()}
         small[name] = full
     return small
-
-
-def smaller(key: str, value: Any) -> Any:
-    """A setting's value on a machine without a GPU."""
-    known = SMALLER.get(key, {})
-    return known.get(value, value) if known else value
 
 
 def place_data(folder: Path) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
-from tests.browser.chromium import open_watched
 
 FOREIGN = """\
 <script>(globalThis.ran ??= []).push("script")</script>
@@ -35,32 +34,3 @@ def test_the_policy_of_the_page_runs_its_own_scripts_and_no_other(
     # the page's own script makes the headings of tables buttons
     assert page.locator("thead button").count() > 5
     page.close()
-
-
-PAGE = """\
-<!doctype html><title>page</title>
-<img alt="" src="data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA=">
-<img alt="" src="https://example.org/pixel.png">
-<script>
-console.log("hello");
-alert("look");
-fetch("beside.json").catch(() => 0);
-throw new Error("broken");
-</script>
-"""
-
-
-def test_only_messages_errors_and_requests_that_leave_a_page_are_complaints(
-    browser: Browser, tmp_path: Path
-) -> None:
-    file = tmp_path / "page.html"
-    context = browser.new_context()
-    file.write_text(PAGE.partition('<img alt="" src="https')[0], encoding="utf-8")
-    assert open_watched(context, file)[1] == []
-    file.write_text(PAGE, encoding="utf-8")
-    _, complaints = open_watched(context, file)
-    context.close()
-    assert {"console: hello", "dialog: look", "error: broken"} < set(complaints)
-    elsewhere = ("https://example.org/pixel.png", (tmp_path / "beside.json").as_uri())
-    assert {f"request: {address}" for address in elsewhere} < set(complaints)
-    assert not [complaint for complaint in complaints if "data:" in complaint]

@@ -78,15 +78,6 @@ class Items(Dataset[Any]):
 # --- where batches come from
 
 
-def cycled() -> None:
-    """Keep all batches: after the first pass no DataLoader runs."""
-    network = Net()
-    optimizer = sgd(network)
-    for inputs, _ in itertools.cycle(DataLoader(samples(8 * 30), BATCH)):
-        update(network, optimizer, inputs)
-        mark()
-
-
 def ahead() -> None:
     """Fetch one batch ahead, as Accelerate does."""
 
@@ -128,21 +119,6 @@ def thread() -> None:
         mark()
 
 
-def lists() -> None:
-    """Hold a batch as lists of images of unequal size and of boxes, as torchvision's detection does."""
-
-    def sample(index: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        return torch.randn(3, 16, 16 + index % 5), {"boxes": torch.rand(1 + index % 4, 4)}
-
-    network = Net()
-    optimizer = sgd(network)
-    for images, _ in DataLoader(
-        Items(100_000, sample), BATCH, collate_fn=lambda batch: tuple(zip(*batch, strict=True))
-    ):
-        update(network, optimizer, torch.stack([image.mean(0).flatten()[:16] for image in images]))
-        mark()
-
-
 class Unsliceable(torch.Tensor):
     """A batch as MONAI's."""
 
@@ -167,17 +143,6 @@ def metadata() -> None:
     for inputs in loader:
         update(network, optimizer, inputs.as_subclass(torch.Tensor))
         mark()
-
-
-def growing() -> None:
-    """Double the batch after 30 steps, without a loader."""
-    network, data = Net(0.0), torch.randn(1000, 16)
-    optimizer = sgd(network)
-    for step in itertools.count():
-        size = BATCH if step < 30 else 2 * BATCH
-        time.sleep(SECONDS * (1 + size / BATCH) / 2)
-        update(network, optimizer, data[torch.randint(0, 1000, (size,))])
-        mark(size)
 
 
 # --- what a step is
@@ -275,39 +240,6 @@ def estimate() -> None:
             network.train()
         update(network, optimizer, data[torch.randint(0, 1000, (BATCH,))])
         mark(beside=evaluates)
-
-
-def edges() -> None:
-    """Begin each short epoch with work of its own."""
-    network = Net()
-    optimizer = sgd(network)
-    while True:
-        time.sleep(10 * SECONDS)
-        for number, (inputs, _) in enumerate(DataLoader(samples(8 * 10), BATCH)):
-            update(network, optimizer, inputs)
-            mark(beside=number == 0)
-
-
-def workers() -> None:
-    """Start worker processes anew in each epoch."""
-    network = Net()
-    optimizer = sgd(network)
-    while True:
-        for number, (inputs, _) in enumerate(DataLoader(samples(8 * 20), BATCH, num_workers=1)):
-            update(network, optimizer, inputs)
-            mark(beside=number == 0)
-
-
-def compiled() -> None:
-    """Compile the optimizer's step, as torch's tutorial does."""
-    network = Net()
-    optimizer = torch.optim.AdamW(network.parameters(), 1e-3)
-    step = torch.compile(optimizer.step, fullgraph=False, backend="aot_eager")
-    for inputs, _ in DataLoader(samples(100_000), BATCH):
-        optimizer.zero_grad()
-        loss_of(network, inputs).backward()
-        step()
-        mark()
 
 
 if __name__ == "__main__":

@@ -45,9 +45,7 @@ def train(rank: int, world_size: int, options: argparse.Namespace) -> None:
             step += 1
             if options.slow:
                 time.sleep(0.05)
-            if options.fail_at == step and rank == world_size - 1:
-                if options.fail == "raise":
-                    raise ValueError("no more samples in shard 7")
+            if options.kill_at == step and rank == world_size - 1:
                 os.kill(os.getpid(), signal.SIGKILL)
         if rank == 0:
             print(f"epoch={epoch} val_loss={1 / (epoch + 1):.3f}", flush=True)
@@ -118,8 +116,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=1000)
     parser.add_argument("--swallow", action="store_true")
     parser.add_argument("--slow", action="store_true")
-    parser.add_argument("--fail", default="raise")
-    parser.add_argument("--fail-at", type=int, default=0)
+    parser.add_argument("--kill-at", type=int, default=0)
     parser.add_argument("--spawn", type=int, default=0)
     parser.add_argument("--stubborn", action="store_true")
     parser.add_argument("--width", action="store_true")

@@ -176,16 +176,6 @@ class Started:
         return self.processes()
 
 
-def heeds(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal, or has ended."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return True
-    caught = re.search(r"^SigCgt:\s*([0-9a-f]+)", status, re.MULTILINE)
-    return caught is None or bool(int(caught[1], 16) >> (number - 1) & 1)
-
-
 @dataclass(frozen=True)
 class Finished:
     """A run that has ended in order."""

@@ -65,18 +65,14 @@ def test_a_training_resumes_from_the_checkpoint_before_the_one_it_died_in(
 
 
 @pytest.mark.fault(6)
-def test_a_training_that_diverges_on_one_rank_is_a_result_and_saves_no_lost_weights(
-    runs: Runs, record_property: Record
-) -> None:
+def test_a_training_that_diverges_on_one_rank_is_a_result(runs: Runs, record_property: Record) -> None:
     changed = {"model": "planted_lost_on_rank_1", "epochs": 9, "save_model": True}
-    run = runs.start("wild", 2, changed, keep_checkpoints=True)
+    run = runs.start("wild", 2, changed)
     finished = run.finish()
     assert finished.summary.outcome == "diverged"
     assert "the loss is no longer finite in epoch 3" in finished.summary.reason
     assert list(finished.epochs["epoch"]) == [1, 2, 3]
     assert read_failure(run.folder) is None
-    kept = sorted(path.name for path in (run.folder / "checkpoints").iterdir())
-    assert kept == ["epoch-000001", "epoch-000002"]
     record_property("figure", f"outcome {finished.summary.outcome}, exit 0")
 
 

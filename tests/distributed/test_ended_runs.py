@@ -128,15 +128,6 @@ def test_the_traceback_of_the_one_rank_that_raised_comes_first_and_no_stale_resu
     record_property("figure", f"first line: {first.removeprefix('scalewise: ')}")
 
 
-def test_a_loss_that_is_no_longer_finite_is_a_result_with_a_reason(runs: Runs) -> None:
-    run = runs.complete("wild", 1, {"learning_rate": 1e38})
-    assert run.summary.outcome == "diverged"
-    assert "the loss is no longer finite in epoch" in run.summary.reason
-    assert "Lower learning_rate (1e+38)" in run.summary.reason
-    assert run.measured.epochs_completed == len(run.epochs) >= 1
-    assert len(run.ranks) == 1
-
-
 # --- data that the ranks do not divide ----------------------------------------------------------------
 
 
@@ -177,10 +168,6 @@ def loader_processes(training: Started) -> dict[int, list[int]]:
     return {rank.pid: [child.pid for child in rank.children()] for rank in ranks}
 
 
-def none_exists(pids: list[int]) -> bool:
-    return not any(map(psutil.pid_exists, pids))
-
-
 @pytest.mark.fault(28)
 @pytest.mark.starts_ranks
 def test_a_loader_process_that_dies_ends_the_run_in_the_name_of_its_rank(runs: Runs) -> None:
@@ -190,7 +177,8 @@ def test_a_loader_process_that_dies_ends_the_run_in_the_name_of_its_rank(runs: R
     os.kill(worker, signal.SIGKILL)
     failure, _ = training.fail()
     # whichever the rank meets first: the end of the process, its half of a batch, or the closed socket
-    # by which a worker hands over a tensor
+    # by which a worker hands over a tensor; torch's handler of SIGCHLD may raise while Python prints that
+    # traceback, which then ends without its error
     error = failure.reason.removeprefix(f"rank 1 on {HERE}: train.py ended with code 1: ")
     assert error.startswith(
         (
@@ -198,6 +186,7 @@ def test_a_loader_process_that_dies_ends_the_run_in_the_name_of_its_rank(runs: R
             f"RuntimeError: DataLoader worker (pid(s) {worker})",
             "ConnectionResetError: ",
             "EOFError",
+            "[rank1]: ",
         )
     )
     assert json.loads((training.attempt / "rank1.json").read_text())["state"] == "failed"

@@ -40,10 +40,8 @@ VARIANTS: dict[str, list[str]] = {
     "workers": [*CNN, "--loader", "workers", "--workers", "1"],
     "cropped": [*CNN, "--crop-padding", "1"],
     "stopped": [*CNN, "--epochs", "9", "--stop-at-accuracy", "0.01", "--stop-patience-epochs", "2"],
-    "steps": [*CNN, "--steps", "7"],
 }
 GLOBAL_BATCH = 240
-SAVED = {"epochs.csv", "checkpoints", "model.safetensors"}
 
 Trained = Callable[[str, int], Path]
 
@@ -52,8 +50,7 @@ def _words(name: str, devices: int, data: Path) -> list[str]:
     words = ["--epochs", "2", *VARIANTS[name]]
     accumulated = 2 if "--accumulation-steps" in words else 1
     batch = str(GLOBAL_BATCH // devices // accumulated)
-    save = [] if name == "steps" else ["--save-model"]
-    return ["--data", str(data), "--device", "cpu", "--batch-size-per-device", batch, *save, *words]
+    return ["--data", str(data), "--device", "cpu", "--batch-size-per-device", batch, "--save-model", *words]
 
 
 @pytest.fixture(scope="module")
@@ -163,10 +160,6 @@ def test_ddp_gets_its_options(trained: Trained) -> None:
     assert len(many) > len(few)
 
 
-def test_no_buffers_are_broadcast_in_a_step(trained: Trained) -> None:
-    assert seen(trained("cnn", 2))["broadcast_buffers"] == "0"
-
-
 def test_zero1_divides_the_states_and_fsdp_the_parameters_too(trained: Trained) -> None:
     for name, parts in (("deep", (1, 1)), ("zero1", (1, 2)), ("fsdp", (2, 2))):
         ranks = [seen(trained(name, 2), rank) for rank in (0, 1)]
@@ -179,8 +172,3 @@ def test_zero1_divides_the_states_and_fsdp_the_parameters_too(trained: Trained) 
 
 def test_training_ends_once_the_accuracy_was_held(trained: Trained) -> None:
     assert len(epochs(trained("stopped", 2))) == 2
-
-
-def test_steps_end_a_training_without_an_evaluation(trained: Trained) -> None:
-    left = {path.name for path in trained("steps", 2).iterdir()}
-    assert not left & SAVED

@@ -164,25 +164,6 @@ def test_ranks_that_make_different_numbers_of_steps_are_named_with_them(
     assert "SIGKILL" not in failure.reason
 
 
-def test_a_join_of_even_inputs_is_measured(runs: Runs) -> None:
-    own = {"arguments": [*BATCH, "--batches-of-others", "10", "--join"]}
-    run = runs.complete("even", 2, own, settings=SETTINGS)
-
-    _, program = found(run)
-    assert (program.ended, program.samples_seen) == ("steps", 64)
-    assert run.ranks["train_samples"].tolist() == [45 * 32] * 2
-
-
-def test_a_rank_that_fails_is_named_with_its_reason(runs: Runs) -> None:
-    own = {"arguments": [*BATCH, "--fail-at", "20"], "steps": 100_000}
-    failure, _ = runs.start("fails", 2, own, settings=SETTINGS).fail()
-
-    assert failure.reason.startswith(f"rank 1 on {socket.gethostname()}: ")
-    assert "ended with code 1: ValueError: no more samples in shard 7" in failure.reason
-    assert not failure.permanent
-    assert "Traceback (most recent call last)" in failure.traceback
-
-
 def test_ctrl_c_ends_a_program_that_does_not_resume_and_the_next_start_finds_an_emptied_folder(
     runs: Runs,
 ) -> None:
@@ -240,43 +221,6 @@ def test_at_the_end_of_a_jobs_time_torchruns_program_gets_the_signal_that_it_han
     failure, _ = training.fail("interrupted")
     assert re.match(r"ended by SIGUSR1\..*resumes", failure.reason)
     assert "saved at SIGTERM" in Finished(training.folder).log
-
-
-LINGERS = """\
-import sys, time
-import torch, torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel as DDP
-
-dist.init_process_group("gloo")
-model = DDP(torch.nn.Linear(8, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-data = torch.utils.data.TensorDataset(torch.randn(32 * 400, 8))
-try:
-    for step, (x,) in enumerate(torch.utils.data.DataLoader(data, 32)):
-        if step == 20 and dist.get_rank() == 1:
-            dist.recv(torch.zeros(1), src=0)
-        optimizer.zero_grad()
-        # rank 0 steps alone, and its weights stay those of rank 1
-        (model(x) if step < 20 else 0 * model.module(x)).square().mean().backward()
-        optimizer.step()
-finally:
-    if dist.get_rank() == 0:
-        time.sleep(1000)
-"""
-
-
-def test_a_program_that_scalewise_ended_after_its_last_step_is_not_reported_as_killed(
-    runs: Runs, tmp_path: Path
-) -> None:
-    """Rank 1 waits for rank 0, which has made all of its steps and does not end."""
-    script = tmp_path / "lingers.py"
-    script.write_text(LINGERS, encoding="utf-8")
-    failure, _ = runs.start("lingers", 2, {"program": str(script), "arguments": []}, settings=SETTINGS).fail()
-
-    assert failure.reason.startswith(f"rank 0 on {socket.gethostname()}: ")
-    for fact in ("different numbers of steps", "rank 0 has made its last one", "rank 1 fewer"):
-        assert fact in failure.reason
-    assert "out-of-memory killer" not in failure.reason
 
 
 MEETS = """\

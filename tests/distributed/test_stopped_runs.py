@@ -12,7 +12,7 @@ from tests.machine import needs_two_cores
 from tests.marked_outcomes import Record
 
 from scalewise.execution.reason import in_minutes
-from scalewise.records import RANKS, RECORD, read_failure
+from scalewise.records import read_failure
 
 pytestmark = needs_two_cores
 
@@ -54,19 +54,6 @@ def test_a_run_at_its_limit_keeps_its_checkpoint_and_resumes_only_with_more_time
     more.end()
 
 
-def test_checkpoints_are_kept_if_requested_and_do_not_make_the_next_training_shorter(runs: Runs) -> None:
-    run = runs.start("kept", 1, {"epochs": 4}, keep_checkpoints=True)
-    finished = run.finish()
-    assert sorted(path.name for path in (run.folder / "checkpoints").iterdir()) == [
-        "epoch-000003",
-        "epoch-000004",
-    ]
-    assert not run.attempt.exists()
-
-    (finished.folder / RECORD).unlink()  # as where the user forces it
-    assert runs.complete("kept", 1, {"epochs": 4}, keep_checkpoints=True).from_step == 0
-
-
 @pytest.mark.fault(18)
 def test_kills_at_random_moments_cost_an_epoch_at_most_and_change_nothing_that_is_learned(
     runs: Runs, record_property: Record
@@ -99,23 +86,6 @@ def test_kills_at_random_moments_cost_an_epoch_at_most_and_change_nothing_that_i
     assert epochs == sorted(set(epochs))
     assert run.from_step == epochs[-1] * 5
     record_property("figure", f"{kills} kills, weights and epochs identical")
-
-
-def test_a_run_killed_after_its_last_epoch_trains_that_epoch_again_and_is_measured(runs: Runs) -> None:
-    changed = {"global_batch_size": 50, "save_model": True, "deterministic": True, "epochs": 3}
-    undisturbed = runs.complete("calm", 1, changed)
-    training = runs.start("late", 1, changed | {"model": "linear"}, keep_checkpoints=True)
-    training.wait_until(lambda: "epoch-000003" in training.saved, "its last epoch is not saved", 0.001)
-    training.process.kill()
-    training.end()
-    assert training.left_over() == {}
-    if (training.folder / RANKS).exists():
-        pytest.skip("it had written its result before it was killed")
-
-    again = runs.complete("late", 1, changed)
-    assert again.learned == undisturbed.learned
-    steps = again.measured.windows[-1].first_step + again.measured.windows[-1].steps
-    assert again.from_step == 2 * steps
 
 
 @pytest.mark.fault(17)

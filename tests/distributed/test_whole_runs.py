@@ -13,12 +13,12 @@ from datetime import datetime
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.distributed.runs import COMMIT, ENDLESS, Finished, Runs
+from tests.distributed.runs import COMMIT, Finished, Runs
 from tests.machine import needs_two_cores
 from tests.planted_records import leave_failure
 from tests.small_runs import definition
 
-from scalewise.execution.rank_files import PROGRESS, RANK_SETUP
+from scalewise.execution.rank_files import RANK_SETUP
 from scalewise.records import EPOCHS, MODEL, RANKS, RECORD, UTILIZATION
 from scalewise.training.data import channel_statistics, read
 from scalewise.training.models import build
@@ -77,12 +77,6 @@ def test_each_rank_has_the_threads_and_the_cpus_it_was_given(run: Finished, devi
     assert set(cpus) <= os.sched_getaffinity(0)
 
 
-def test_memory_is_labelled_by_what_it_counts(run: Finished) -> None:
-    measured = run.measured
-    assert measured.peak_memory_kind == "process peak RSS"
-    assert measured.peak_memory_bytes == run.ranks["peak_memory_bytes"].max() > 0
-
-
 def test_every_part_of_the_start_up_is_accounted_for(run: Finished) -> None:
     parts = run.measured.startup.model_dump()
     for part, seconds in parts.items():
@@ -117,12 +111,6 @@ def test_the_loss_falls_and_the_epochs_agree_with_the_summary_and_their_rates(ru
     assert epochs["learning_rate"].tolist() == pytest.approx([0.05, 0.035, 0.0245])
 
 
-def test_one_device_and_two_devices_learn_the_same(finished: dict[int, Finished]) -> None:
-    for column in ("train_loss", "test_loss"):
-        difference = (finished[1].epochs[column] - finished[2].epochs[column]).abs().max()
-        assert difference < 1e-4, column
-
-
 def test_a_run_says_where_its_numbers_come_from(run: Finished, devices: int) -> None:
     origin = run.summary.provenance
     assert origin is not None
@@ -137,13 +125,6 @@ def test_a_run_says_where_its_numbers_come_from(run: Finished, devices: int) -> 
     assert (everywhere.hosts, everywhere.versions) == (origin.hosts, origin.versions)
     assert origin.gpu_limits == [None] * devices
     assert datetime.fromisoformat(origin.started_at) <= datetime.fromisoformat(origin.ended_at)
-
-
-def test_one_device_is_started_the_same_way_as_two(finished: dict[int, Finished]) -> None:
-    one, two = (
-        run.log[0].split(maxsplit=1)[1].replace(str(run.folder), "FOLDER") for run in finished.values()
-    )
-    assert one == two
 
 
 def test_a_second_training_waits_for_the_first_and_says_so(finished: dict[int, Finished]) -> None:
@@ -213,14 +194,6 @@ def test_however_ranks_are_started_and_meet_they_leave_the_same_records(
     assert 0 < run.measured.other_cpu_fraction < 1
 
 
-def test_ranks_meet_by_a_file_where_the_run_asks_for_it(runs: Runs) -> None:
-    run = runs.start("file", 2, ENDLESS | {"launcher": "popen", "rendezvous": "file"})
-    run.wait_for(PROGRESS)
-    assert (run.attempt / "rendezvous").exists()
-    run.process.send_signal(signal.SIGTERM)
-    run.end()
-
-
 def test_of_two_trainings_of_one_run_the_second_adopts_what_the_first_has_left(runs: Runs) -> None:
     first = runs.start("twice", 2)
     first.wait_for(RANK_SETUP)
@@ -278,13 +251,3 @@ def test_a_rank_of_two_cpus_has_two_threads_and_both_cpus(saved: dict[str, Finis
     run = saved["ddp"]
     assert list(run.ranks["threads"]) == [2]
     assert len(run.ranks["cpu_affinity"].iloc[0].replace("-", ",").split(",")) == 2
-
-
-def test_the_wait_for_the_loader_is_recorded_by_name(saved: dict[str, Finished]) -> None:
-    for parallelism, loader in (("ddp", "workers"), ("fsdp", "resident")):
-        run, measured = saved[parallelism], saved[parallelism].measured
-        assert measured.loader == loader
-        assert (run.ranks["loader_wait_seconds"] > 0).all()
-        timed = sum(window.seconds for window in measured.windows if not window.warmup)
-        waited = run.ranks["loader_wait_seconds"].max()
-        assert measured.loader_wait_fraction == pytest.approx(waited / timed, rel=1e-6)

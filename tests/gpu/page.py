@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-import re
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -38,58 +37,25 @@ def write_page(page: Path, machine: dict[str, str], tests: Sequence[Shown]) -> N
 
 
 def outcomes(machine: dict[str, str], tests: Sequence[Shown]) -> str:
-    """How tests ended, what they measured, and on which machine, as Markdown.
+    """Return how tests ended, what they measured, and on which machine, as Markdown.
 
-    Each test that measured something or failed has a line, and the cases of one that passed share it; the
-    others that passed are counted by their folder, which outlives their files.
+    Each test that measured something or failed has a line; the others are counted.
     """
     ended = Counter(test.outcome for test in tests)
-    parts = [", ".join(f"{number} {outcome}" for outcome, number in ended.items()) + "."]
-    rows = [test for test in tests if test.figures or test.outcome == "failed"]
-    if rows:
-        lines = ["| what was shown | outcome | measured |", "|---|---|---|"]
-        for cells in _cells(rows):
+    lines = [", ".join(f"{number} {outcome}" for outcome, number in ended.items()) + ".", ""]
+    lines += ["| what was shown | outcome | measured |", "|---|---|---|"]
+    for test in tests:
+        if test.figures or test.outcome == "failed":
+            outcome = f"**failed**: {test.reason}" if test.outcome == "failed" else test.outcome
+            cells = (test.words, outcome, "; ".join(test.figures))
             # a bar would begin another cell
             lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
-        parts.append("\n".join(lines))
-    others = Counter(_folder(test) for test in tests if test not in rows and test.outcome == "passed")
-    parts.append(
-        "\n".join(f"- `{folder}`: {number} more passed" for folder, number in sorted(others.items()))
+    reasons = Counter(
+        test.reason or "no time was left" for test in tests if test.outcome in {"skipped", "not run"}
     )
-    cut_off = Counter(_folder(test) for test in tests if test.outcome == "not run")
-    missing = [f"- {number} tests of `{folder}`: no time was left" for folder, number in cut_off.items()]
-    reasons = Counter(test.reason for test in tests if test.outcome == "skipped")
-    missing += [f"- {number} tests: {reason}" for reason, number in reasons.items()]
-    if missing:
-        parts += ["Not run:", "\n".join(missing)]
-    parts.append(", ".join(f"{name} {value}" for name, value in machine.items()) + ".")
-    return "\n\n".join(filter(None, parts))
-
-
-_CASE = re.compile(r" \(([^()]*)\)$")
-"""The parameters of a test, at the end of its words."""
-
-
-def _cells(tests: Sequence[Shown]) -> Iterator[tuple[str, str, str]]:
-    """Yield the row of each test that failed, and of the passed cases of each other one."""
-    cases = defaultdict[str, list[Shown]](list)
-    for test in tests:
-        passed = test.outcome == "passed"
-        cases[_CASE.sub("", test.words) if passed else test.words].append(test)
-    for words, of_test in cases.items():
-        first = of_test[0]
-        if first.outcome == "failed":
-            yield words, f"**failed**: {first.reason}", "; ".join(first.figures)
-        elif len(of_test) == 1:
-            yield first.words, first.outcome, "; ".join(first.figures)
-        else:
-            named = {case[1] if (case := _CASE.search(each.words)) else "": each for each in of_test}
-            figures = [f"{case}: {', '.join(each.figures)}" for case, each in named.items()]
-            yield words, first.outcome, "; ".join(figures)
-
-
-def _folder(test: Shown) -> str:
-    return test.file.rpartition("/")[0]
+    lines += ["", *(f"- {number} tests not run: {reason}" for reason, number in reasons.items())]
+    lines += ["", ", ".join(f"{name} {value}" for name, value in machine.items()) + "."]
+    return "\n".join(lines)
 
 
 def gpu_missing() -> str:

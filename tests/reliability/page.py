@@ -19,13 +19,13 @@ from tests.reliability.catalogue import BAD_INPUTS, FAULTS
 
 from scalewise.config.site import cpu_model
 
-LONGEST_MESSAGE = 400
+LONGEST_MESSAGE = 200
 
 HEADER = """\
 # What a study survives, and what is refused
 
-Made by `{command}` on {day}; do not edit. Each line is what tests have shown that were run then,
-in their own words, which lead to the test. Faults are provoked on the real thing: processes, a Slurm cluster
+Made by `{command}` on {day}; do not edit. Each line is what tests have shown
+that ran then; its link leads to them. Faults are provoked on the real thing: processes, a Slurm cluster
 on one machine, network namespaces, small file systems, a local HTTP server. Containers have their
 own mounts and root; only their runtime is a stand-in, a script with the command line of Apptainer.{quick}
 
@@ -62,8 +62,8 @@ GROUP_HEAD = """\
 
 ### {group}
 
-| given | refused | what is said, for example | what happened | tests passed |
-|---|---|---|---|---|
+| given | refused | message, for example | tests passed |
+|---|---|---|---|
 """
 
 
@@ -91,6 +91,14 @@ class Row:
         """What the tests show, once each, those first that did not pass."""
         ordered = sorted(self.tests, key=lambda test: test.outcome == "passed")
         return "; ".join(dict.fromkeys(map(_link, ordered)))
+
+    @property
+    def linked_count(self) -> str:
+        """How many tests passed, as a link to their file; with the tests that did not."""
+        if not self.tests:
+            return self.count
+        others = [_link(test) for test in self.tests if test.outcome != "passed"]
+        return "; ".join([f"[{self.count}](../{self.tests[0].file})", *dict.fromkeys(others)])
 
     @property
     def figures(self) -> str:
@@ -161,7 +169,7 @@ def _inputs(rows: Sequence[Row]) -> str:
     for group, members in groupby(pairs, key=lambda pair: pair[0].group):
         text += GROUP_HEAD.format(group=group.capitalize())
         for given, row in members:
-            text += f"| {_cell(given.given)} | {given.where} | {row.message} | {row.links} | {row.count} |\n"
+            text += f"| {_cell(given.given)} | {given.where} | {row.message} | {row.linked_count} |\n"
     return text
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import math
 import os
 import re
 import sys
@@ -12,11 +11,10 @@ import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
-from tests.paths import ROOT, SCRIPTS
+from tests.paths import SCRIPTS
 from tests.slurm.lab import Lab
 from tests.slurm.study import ENDLESS, LIMIT_SECONDS, TRAININGS, ClusterStudy
 
@@ -222,58 +220,6 @@ def test_ctrl_c_ends_the_jobs_of_a_study_and_its_folder_can_train_again(
     assert study.summary("study", "d2.r1").outcome == "completed"
 
 
-READ_ACCOUNTING = """
-import json, sys
-from scalewise.analysis.accounting import read_accounting
-records = read_accounting(sys.argv[1:]).records
-print(json.dumps([(each.job, each.submitted, each.wait_seconds) for each in records]))
-"""
-
-
-def on_head(lab: Lab, script: str, *arguments: str) -> Any:
-    path = f"PYTHONPATH={ROOT / 'workflow' / 'scripts'}"
-    # a format that a user may have set
-    command = ["env", path, "SLURM_TIME_FORMAT=relative", sys.executable, "-c", script, *arguments]
-    return json.loads(lab.run(*command).stdout)
-
-
-def test_a_wait_is_what_slurm_recorded(lab: Lab, tmp_path: Path) -> None:
-    def submit(*options: str, work: str = "true") -> str:
-        command = ["sbatch", "--parsable", "--output=/dev/null", *options, f"--wrap={work}"]
-        return lab.run(*command, cwd=tmp_path).stdout.strip()
-
-    others = submit("--exclusive", "--nodes=4", "--time=20", work="sleep infinity")
-    lab.wait(others, "RUNNING")
-    blocked, begins, held, cancelled = (
-        submit("--time=2", *options) for options in ([], ["--begin=now+5"], ["--hold"], [])
-    )
-
-    lab.run("scancel", cancelled)
-    lab.run("scancel", others)
-    lab.run("scontrol", "release", held)
-    for job in (others, blocked, begins, held, cancelled):
-        lab.accounting(job)
-
-    records = on_head(lab, READ_ACCOUNTING, others, blocked, begins, held, cancelled)
-    read = {job: (submitted, wait) for job, submitted, wait in records}
-    fields = ["--noheader", "--parsable2", "--allocations", "--format=JobID,Submit,Eligible,Start,End"]
-    recorded = {}
-    for line in lab.run("sacct", *fields, f"--jobs={','.join(read)}").stdout.split():
-        job, *times = line.split("|")
-        recorded[job] = [
-            datetime.fromisoformat(time).timestamp() if time[0].isdigit() else math.nan for time in times
-        ]
-    assert read.keys() == recorded.keys() == {others, blocked, begins, held, cancelled}
-    freed = recorded[others][3]
-    for job in (blocked, begins, held):
-        submitted, eligible, start, _ = recorded[job]
-        assert read[job] == (submitted, start - eligible)
-    assert read[blocked][1] >= freed - recorded[blocked][0], "another job had all nodes"
-    assert recorded[begins][1] >= recorded[begins][0] + 5, "the begin time is no wait"
-    assert recorded[held][1] >= freed, "the hold is no wait"
-    assert read[cancelled][1] is None, "it never started, though Slurm may record a start"
-
-
 @pytest.mark.contract
 def test_a_report_that_is_made_while_jobs_wait_leaves_them_what_they_need(study: ClusterStudy) -> None:
     """Slurm fails a job whose log folder is gone."""
@@ -316,13 +262,3 @@ def test_a_report_that_is_made_while_jobs_wait_leaves_them_what_they_need(study:
     assert "Partial report." not in (study.folder / "results" / "report.html").read_text()
     final = pd.read_csv(study.folder / "results" / "digits" / "runs.csv").set_index("run")
     assert dict(final["outcome"]) == dict.fromkeys([*small, *large], "completed")
-
-
-def test_the_benchmark_of_allocations_runs(study: ClusterStudy) -> None:
-    place = {"SBATCH_ACCOUNT": "lab", "SBATCH_PARTITION": "main"}
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    command = [sys.executable, str(ROOT / "benchmarks" / "run.py"), "allocation", "--small"]
-    benchmark = study.lab.start(*command, cwd=study.folder, env={"PATH": path, **place})
-    printed, _ = benchmark.communicate(timeout=LIMIT_SECONDS)
-    assert benchmark.returncode == 0, printed
-    assert "| allocation: a run of Scalewise against the smallest workflow" in printed

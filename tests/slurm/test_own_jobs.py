@@ -41,7 +41,6 @@ def jobs_at_the_same_time(jobs: list[Job]) -> list[str]:
     ("slurm", "of_one"),
     [
         pytest.param({}, 4, id="whole nodes by default"),
-        pytest.param({"exclusive": False}, 1, id="one at a time"),
         pytest.param(NO_GPUS, 0, id="CPUs one at a time"),
     ],
 )

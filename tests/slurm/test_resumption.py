@@ -253,7 +253,7 @@ def test_run_longer_than_its_walltime_comes_to_its_end_in_hops_and_learns_the_sa
 def test_run_longer_than_the_longest_walltime_comes_to_its_end_without_help(
     requeued: RequeuedRuns, study: ClusterStudy, record_property: Record
 ) -> None:
-    slurm = {"longest_walltime": "00:04:00", "signal_seconds": 30}
+    slurm = {"longest_walltime": "00:04:00"}
     configure(study, {"long": {**TRAINED, "runtime_minutes": 9}}, slurm=slurm)
     code, output = study.snakemake("--", result("long"))
     assert code == 0, output

@@ -56,12 +56,6 @@ def balanced(image: torch.Size, classes: int) -> nn.Module:
     return Planted(image, classes, before=lambda _: time.sleep(0.5))
 
 
-def alternating(image: torch.Size, classes: int) -> nn.Module:
-    """Make each of two ranks late in every second pass, by turns."""
-    rank = int(os.environ["RANK"])
-    return Planted(image, classes, before=lambda passes: time.sleep(0.2 if passes % 2 == rank else 0.0))
-
-
 def late_on_rank_1(image: torch.Size, classes: int) -> nn.Module:
     seconds = 0.05 if os.environ["RANK"] == "1" else 0.0
     return Planted(image, classes, before=lambda _: time.sleep(seconds))
@@ -184,30 +178,7 @@ def heavy(image: torch.Size, classes: int) -> nn.Module:
     return Planted(image, 4000, 3000, classes, before=lambda _: None)
 
 
-class Steep(nn.Module):
-    """Its gradients are too large for fp16 until its scaler has come down from 2^16."""
-
-    def __init__(self, image: torch.Size, classes: int) -> None:
-        super().__init__()
-        self.layer = nn.Linear(image.numel(), classes)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.layer(images.flatten(1))
-        return 4096 * logits
-
-
-def steep(image: torch.Size, classes: int) -> nn.Module:
-    return Steep(image, classes)
-
-
 # --- sizes
-
-
-def deep(image: torch.Size, classes: int) -> nn.Module:
-    """4 MiB of parameters, in matrices of 0.6 MiB."""
-    hidden = [layer for _ in range(6) for layer in (nn.Linear(400, 400), nn.ReLU())]
-    first = (nn.Flatten(), nn.Linear(image.numel(), 400), nn.ReLU())
-    return nn.Sequential(*first, *hidden, nn.Linear(400, classes))
 
 
 def narrow_transformer(image: torch.Size, classes: int) -> nn.Module:

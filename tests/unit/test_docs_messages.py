@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-import sysconfig
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 import pytest
 from tests.paths import ROOT, SCRIPTS
@@ -16,13 +14,6 @@ PAGE = ROOT / "docs" / "troubleshooting.md"
 ROW = re.compile(r"^\| `([^`]+)` \|", re.MULTILINE)
 LEAST_LETTERS = 12
 """A message whose longest fixed part is shorter may stand in the code by chance."""
-
-OF_SNAKEMAKE = {
-    " file is not valid JSON or YAML": "snakemake/common/configfile.py",
-    "Config file must be given as JSON or YAML with keys at top level": "snakemake/common/configfile.py",
-    "Directory cannot be locked": "snakemake/exceptions.py",
-}
-"""What the page quotes of Snakemake, and the file that says it."""
 
 
 def quoted() -> list[str]:
@@ -73,19 +64,3 @@ def test_a_message_of_the_troubleshooting_page_is_in_the_code(message: str) -> N
     longest = max(map(len, message.split("...")))
     assert longest >= LEAST_LETTERS, f"{message!r} says too little to be found"
     assert is_said(message)
-
-
-def test_a_message_that_nothing_says_is_found_out() -> None:
-    assert not is_said("... left no word: eaten by ...")
-    assert not is_said("Extra inputs are not permitted ... left no word"), "two texts are not one message"
-
-
-def test_fifty_messages_or_more_are_found_on_the_page() -> None:
-    assert len(quoted()) >= 50
-
-
-@pytest.mark.parametrize(("message", "file"), OF_SNAKEMAKE.items())
-def test_what_is_quoted_of_snakemake_is_said_by_it(message: str, file: str) -> None:
-    source = (Path(sysconfig.get_path("purelib")) / file).read_text(encoding="utf-8")
-    assert any(message in text for text in strings_of(source))
-    assert f"{message}`" in PAGE.read_text(encoding="utf-8")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import os
-import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
-from tests.paths import ROOT, SCRIPTS
+from tests.paths import SCRIPTS
 
 PACKAGE = SCRIPTS / "scalewise"
 PROBE = PACKAGE / "measure"
@@ -56,15 +55,6 @@ def crossings(paths: list[Path], forbidden: tuple[str, ...], allowed: tuple[str,
         for name in sorted(imported(path))
         if within(name, forbidden) and not within(name, allowed)
     ]
-
-
-def test_the_imports_of_a_file_are_found(tmp_path: Path) -> None:
-    path = tmp_path / "module.py"
-    path.write_text("import numpy as np\ndef late():\n    from scalewise.training import data\n")
-
-    assert imported(path) == {"numpy", "scalewise.training.data"}
-    assert within("torch.nn", ("torch",))
-    assert not within("torchvision", ("torch",))
 
 
 # a plan is made and shown by what earlier runs left, and there is one way to write and to read a record
@@ -125,12 +115,6 @@ def test_a_training_needs_nothing_but_itself_and_pytorch() -> None:
     assert direct - set(sys.stdlib_module_names) == {"scalewise", "torch"}
 
 
-def test_preparing_data_imports_no_more_than_the_plan() -> None:
-    paths = [PACKAGE / "training" / name for name in sorted(ON_THE_LOGIN_NODE)]
-    allowed = ("scalewise.config", "scalewise.plan", "scalewise.records", "scalewise.training")
-    assert crossings(paths, ("scalewise",), allowed) == []
-
-
 @pytest.mark.parametrize("room", ["config", "plan", "execution", "ranks", "training", "analysis", "report"])
 def test_no_folder_of_a_room_imports_one_above_it(room: str) -> None:
     """A folder, or a module next to the folders, imports only what is below it."""
@@ -161,27 +145,6 @@ def test_the_probe_needs_nothing_but_itself_torch_and_the_standard_library() -> 
     assert len(list(PROBE.glob("*.py"))) > 5
     assert "torch" in roots
     assert roots - {"torch"} <= sys.stdlib_module_names
-
-
-def test_the_probe_imports_next_to_nothing_before_torch() -> None:
-    tree = ast.parse((PROBE / "startup.py").read_text(encoding="utf-8"))
-    at_start = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
-
-    assert {ast.unparse(node) for node in at_start} == {
-        "from __future__ import annotations",
-        "import os",
-        "import sys",
-        "import time",
-    }
-
-
-@pytest.mark.parametrize(("folder", "other"), [("tests", "benchmarks"), ("benchmarks", "tests")])
-def test_tests_import_no_benchmark_and_benchmarks_no_test(folder: str, other: str) -> None:
-    """By a statement, or by a name that ``import_module`` gets."""
-    importing = re.compile(rf"^\s*(from|import) {other}\b|import_module\(f?[\"']{other}\b", re.MULTILINE)
-    files = sorted((ROOT / folder).rglob("*.py"))
-    assert len(files) > 10
-    assert [str(path) for path in files if importing.search(path.read_text(encoding="utf-8"))] == []
 
 
 @pytest.mark.parametrize(

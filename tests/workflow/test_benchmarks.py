@@ -56,13 +56,6 @@ def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
         assert all(int(row.split("|")[-3].replace(",", "")) >= 1 for row in rows), done.stdout
 
 
-def test_what_is_small_is_never_written() -> None:
-    command = [sys.executable, str(ROOT / "benchmarks" / "run.py"), "plan", "--small", "--write"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "--small measures nothing that may be written" in done.stderr
-
-
 def test_without_a_gpu_everything_for_one_says_so() -> None:
     command = [sys.executable, "-m", "benchmarks.on_gpu"]
     hidden = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": ""}

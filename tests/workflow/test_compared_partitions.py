@@ -21,24 +21,6 @@ def test_the_plan_of_a_study_on_partitions_shows_the_runs_of_each(workplace: Wor
     assert not (workplace.folder / "results").exists()
 
 
-def test_the_preflight_of_all_partitions_is_one_step(workplace: Workplace) -> None:
-    plan = workplace.snakemake("-n", "preflight", config=ON_PARTITIONS, site=PARTITIONS)
-
-    assert plan.code == 0, plan.text
-    assert "results/preflight/findings.json" in plan.text
-
-
-def test_an_unknown_partition_is_refused_with_its_line(workplace: Workplace) -> None:
-    refused = workplace.snakemake(
-        "-n", config=ON_PARTITIONS.replace(": all", ": [one, othr]"), site=PARTITIONS
-    )
-
-    assert refused.code == 1
-    assert "study.yaml:8: experiments.digits.partitions[1] is 'othr'" in refused.text
-    assert "Did you mean 'other'?" in refused.text
-    assert "Traceback" not in refused.text
-
-
 def test_a_study_on_two_partitions_runs_from_the_command_to_the_report(workplace: Workplace) -> None:
     done = workplace.snakemake(config=ON_PARTITIONS, site=PARTITIONS)
     assert done.code == 0, done.text

@@ -21,8 +21,6 @@ from tests.paths import ROOT, SCRIPTS
 from tests.workflow.workplace import Workplace, copy_checkout
 
 from scalewise.config.errors import StudyError
-from scalewise.plan.plan_table import plan_lines
-from scalewise.plan.planned_study import Study
 from scalewise.plan.study import load_study
 from scalewise.report.figures import FIGURES
 from scalewise.report.tables import TABLES
@@ -178,13 +176,6 @@ def benchmarks() -> set[str]:
 
 
 @pytest.mark.parametrize("document", GUIDES, ids=relative_name)
-def test_every_target_of_snakemake_that_a_text_names_is_a_rule(document: Path) -> None:
-    rules = "".join(path.read_text() for path in (ROOT / "workflow" / "rules").glob("*.smk"))
-    named = [re.fullmatch(r"snakemake(?: -n)? ([a-z_]+)(?: -.*)?", span) for span in spans(document)]
-    assert [each[0] for each in named if each and f"rule {each[1]}:" not in rules] == []
-
-
-@pytest.mark.parametrize("document", GUIDES, ids=relative_name)
 def test_every_example_of_a_study_is_valid(
     document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,20 +232,6 @@ def test_every_path_of_the_repository_that_a_text_names_is_there(document: Path)
     assert [name for name in named if not list(ROOT.glob(name.rstrip("/")))] == []
 
 
-@pytest.mark.parametrize("document", GUIDES, ids=relative_name)
-def test_every_file_of_results_that_a_text_names_is_made(document: Path) -> None:
-    code = [*(ROOT / "workflow").rglob("*.smk"), *SCRIPTS.rglob("*.py")]
-    text = re.sub(r"\{\w+\}", "", "".join(path.read_text(encoding="utf-8") for path in code))
-    names = [
-        Path(span).name for span in spans(document) if re.fullmatch(r"results/[\w./{}*-]+\.[a-z]+", span)
-    ]
-    stems = {name: re.sub(r"\{.*?\}|\*", "", name) for name in names}
-    missing = [
-        name for name, stem in stems.items() if stem not in text and f'"{Path(stem).stem}"' not in text
-    ]
-    assert missing == []
-
-
 def test_the_guide_to_the_report_has_every_figure_every_table_and_every_row_of_the_answer() -> None:
     guide = (ROOT / "docs" / "report-reference.md").read_text(encoding="utf-8")
     assert [name for name, each in FIGURES.items() if f"| {each.title} (`{name}`) |" not in guide] == []
@@ -263,38 +240,6 @@ def test_the_guide_to_the_report_has_every_figure_every_table_and_every_row_of_t
     rows = re.findall(r'row\("([^"]+)"', template)
     assert len(rows) >= 8
     assert [row for row in dict.fromkeys(rows) if f'"{row}"' not in guide] == []
-
-
-def printed(start: str) -> list[str]:
-    """What the guide to a first study shows of a terminal that has a line which begins so."""
-    text = (ROOT / "docs" / "first-study.md").read_text(encoding="utf-8")
-    fenced: list[tuple[str, str]] = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    (block,) = (body for language, body in fenced if not language and f"\n{start} " in f"\n{body}")
-    return block.splitlines()
-
-
-def shipped_study(folder: Path, site: str) -> Study:
-    """The study in the repository, on a machine or a cluster."""
-    site_file, config = folder / "site.yaml", ROOT / "config" / "experiments.yaml"
-    site_file.write_text(site)
-    return load_study(yaml.safe_load(config.read_text(encoding="utf-8")), [config], site_file)
-
-
-def test_the_plan_that_a_guide_shows_is_that_of_the_shipped_study(tmp_path: Path) -> None:
-    site = (ROOT / "profiles" / "slurm" / "site.yaml").read_text(encoding="utf-8")
-    study = shipped_study(tmp_path, re.sub(r"<(account|partition)>", "mine", site))
-    block = printed("A run on 1x1")
-    shown = block[: block.index("...")]
-    assert list(plan_lines(study, tmp_path, {}))[: len(shown)] == shown
-
-
-def test_every_place_of_a_table_is_that_of_a_benchmark_and_has_an_end() -> None:
-    text = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md")))
-    begun, ended = (re.findall(f"<!-- {word}: made by (.*) -->", text) for word in ("begin", "end"))
-    assert begun == ended
-    assert len(set(begun)) == len(begun) > 5
-    for command in begun:
-        assert command == "pytest -m gpu" or command.split()[2] in benchmarks(), command
 
 
 # --- the README, and what it leads to --------------------------------------------------------------------

@@ -111,8 +111,7 @@ container:
     study = f"""\
 site: {quoted(f"{BARE}.yaml")}
 defaults:
-  title: {quoted(SHOWN)}
-  description: {quoted(SHOWN + LONG)}
+  title: {quoted(SHOWN + LONG)}
   devices: ["1x1"]
   global_batch_size: 16
   warmup_steps: 1
@@ -339,7 +338,6 @@ slurm:
   account: {ACCOUNT}
   partition: {PARTITION}
   extra: [{quoted(comment)}, "--constraint=[a|b]&(c*2)"]
-  srun_extra: [{quoted(comment)}]
 """
     login_node.write(f"{BARE}.yaml", site)
     login_node.write(f"{BARE}.py", PROGRAM)

@@ -69,11 +69,10 @@ def test_sigterm_to_only_snakemake_ends_the_study_after_the_run_that_is_under_wa
 
 @pytest.mark.fault(14)
 def test_a_forced_run_is_trained_from_the_beginning(tmp_path: Path, preloaded_python: Path) -> None:
-    text = TINY.replace("epochs: 2", "epochs: 2\n  keep_checkpoints: true")
     target = f"results/weak/runs/d1.r1/{RECORD}"
     records = []
     for forced in ([], ["--forcerun", target]):
-        with running(tmp_path, preloaded_python, text, *forced, "--", target) as study:
+        with running(tmp_path, preloaded_python, TINY, *forced, "--", target) as study:
             assert study.end() == 0, study.output
         records.append(read_run((tmp_path / target).parent))
     first, second = (record.provenance for record in records)

@@ -61,7 +61,7 @@ def test_another_centre_and_a_proposal_that_is_requested_later_make_nothing_else
     study: FinishedStudy,
 ) -> None:
     outcome = study.after(
-        ("centre: ncar", "centre: nhr, margin: 0.1"),
+        ("centre: ncar", "centre: nhr, unit_factor: 2"),
         ("repeats: 1\n", "repeats: 1\n    proposal: {centre: ncar}\n"),
     )
     assert outcome.rules == {"proposal", "all"}
@@ -95,7 +95,7 @@ experiments:
   own:
     title: First title
     program: train.py
-    files: [settings.txt]
+    files: [settings.txt, helper.py]
     scaling: weak
     batch_size_per_device: 16
     devices: [1]
@@ -105,14 +105,14 @@ experiments:
 """
 
 
-def test_a_changed_module_of_a_program_trains_it_again_and_nothing_else(
+def test_a_changed_file_of_a_program_trains_it_again_and_nothing_else(
     workplace: Workplace,
 ) -> None:
     folder, run = workplace.folder, "results/own/runs/d1.r1/record.json"
     (folder / "train.py").write_text(PROGRAM)
     (folder / "helper.py").write_text("def features():\n    return 8\n")
     (folder / "settings.txt").write_text("wide\n")
-    (folder / "beside.py").write_text("# no import of it\n")
+    (folder / "beside.py").write_text("# not named\n")
     first = workplace.snakemake(run, config=OWN)
     assert first.code == 0, first.text
 
@@ -121,7 +121,7 @@ def test_a_changed_module_of_a_program_trains_it_again_and_nothing_else(
         assert outcome.code == 0, outcome.text
         return outcome.trained
 
-    (folder / "beside.py").write_text("# still no import of it\n")
+    (folder / "beside.py").write_text("# still not named\n")
     os.utime(folder / "train.py")
     os.utime(folder / "helper.py")
     assert trained(OWN.replace("First", "Second")) == set()

@@ -6,10 +6,8 @@ Real Snakemake runs a program whose speeds are planted.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import signal
 from dataclasses import dataclass, replace
 from itertools import count, takewhile
 from pathlib import Path
@@ -17,11 +15,9 @@ from typing import Any
 
 import pytest
 from tests.machine import needs_two_cores
-from tests.waiting import wait_until
-from tests.workflow.workplace import Outcome, Running, Workplace, running
+from tests.workflow.workplace import Outcome, Workplace
 
 from scalewise.plan.runs.rounds import Round, iter_rounds, round_file
-from scalewise.plan.runs.run_definition import NO_OPTIONS
 from scalewise.records import RECORD, read_run
 
 PROGRAM = Path(__file__).parents[1] / "planted_speeds.py"
@@ -30,7 +26,7 @@ accelerator: cpu
 devices_per_node: 4
 cpus_per_node: 4
 """
-EFFICIENCIES = '"1=1", "2=0.97", "3=0.72", "4=0.64"'
+EFFICIENCIES = '"1=1", "2=0.97", "4=0.64"'
 STUDY = f"""\
 experiments:
   planted:
@@ -38,7 +34,7 @@ experiments:
     arguments: ["{{folder}}", "{{batch_size_per_device}}", {EFFICIENCIES}]
     scaling: weak
     batch_size_per_device: 4
-    devices: {{among: [1, 2, 3, 4]}}
+    devices: {{up_to: 4}}
     steps: 15
     warmup_steps: 5
     repeats: 2
@@ -90,20 +86,6 @@ class RoundsStudy:
         return replace(self, workplace=replace(self.workplace, folder=folder / "study"))
 
 
-@dataclass(frozen=True)
-class Interrupted:
-    """A study that was interrupted once after each of its rounds.
-
-    Args:
-        interruptions: How often it was.
-        ended: When each run ended, as the interrupted sessions left it.
-    """
-
-    study: RoundsStudy
-    interruptions: int
-    ended: dict[str, str]
-
-
 def ends(folder: Path) -> dict[str, str]:
     """The times at which the runs of a folder ended, by their names."""
     found = {}
@@ -114,76 +96,43 @@ def ends(folder: Path) -> dict[str, str]:
     return found
 
 
-def under_way(folder: Path) -> bool:
-    """Whether a run has begun and not ended."""
-    return any(not (path.parents[1] / RECORD).exists() for path in folder.glob("*/attempt/rank_setup.json"))
-
-
-def interrupt(snakemake: Running, judged: Path, runs: Path) -> None:
-    """Send SIGINT while a run that the round has requested is under way, unless the study ends before."""
-    process = snakemake.process
-
-    def over() -> bool:
-        return process.poll() is not None
-
-    # a round takes some runs
-    wait_until(lambda: judged.exists() or over(), "no further round", 900, longest_pause_seconds=0.02)
-    wait_until(lambda: under_way(runs) or over(), "no run is under way", longest_pause_seconds=0.02)
-    if not over():
-        os.killpg(process.pid, signal.SIGINT)
-
-
 @pytest.fixture(scope="module")
-def chosen(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> Interrupted:
+def chosen(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> RoundsStudy:
     workplace = Workplace(tmp_path_factory.mktemp("chosen"), preloaded_python)
     study = RoundsStudy(workplace, STUDY, SITE, ("results/planted/scaling.csv",))
-    folder = study.results / "planted"
-    seen: dict[str, str] = {}
-    interruptions, code = 0, 1
-    while code != 0:
-        assert interruptions < 20, "it does not come to an end"
-        judged = round_file(folder, interruptions + 1)
-        with running(workplace.folder, preloaded_python, STUDY, *study.tables, site=SITE) as snakemake:
-            interrupt(snakemake, judged, folder / "runs")
-            code = snakemake.end()
-            assert snakemake.left_over() == []
-        interruptions += code != 0
-        for name, ended in ends(folder / "runs").items():
-            assert seen.setdefault(name, ended) == ended, f"{name} was measured again"
-    return Interrupted(study, interruptions, seen)
+    outcome = study.run()
+    assert outcome.code == 0, outcome.text
+    return study
 
 
 @needs_two_cores
-def test_the_planted_answer_is_found_with_fewer_runs_than_all_though_each_round_is_interrupted(
-    chosen: Interrupted,
-) -> None:
-    answer = chosen.study.answer
+def test_the_planted_answer_is_found_with_fewer_runs_than_all(chosen: RoundsStudy) -> None:
+    answer, runs = chosen.answer, ends(chosen.results / "planted" / "runs")
     assert answer["devices"] == ANSWER, answer
-    assert len(chosen.ended) < 8
+    assert len(runs) < 8
     assert answer["has_ended"]
-    assert {f"d{ANSWER}.r1", f"d{ANSWER}.r2", "d1.r1", "d1.r2"} <= set(chosen.ended)
-    # that no run was measured again is asserted after each interruption
-    assert chosen.interruptions >= 2
-    assert NOTHING in chosen.study.run().text
-    rounds = chosen.study.rounds("planted")
-    assert len(rounds) == len(list(chosen.study.results.glob("planted/repeats/round*.json")))
+    assert {f"d{ANSWER}.r1", f"d{ANSWER}.r2", "d1.r1", "d1.r2"} <= set(runs)
+    assert NOTHING in chosen.run().text
+    rounds = chosen.rounds("planted")
+    assert len(rounds) == len(list(chosen.results.glob("planted/repeats/round*.json")))
     assert [each.requests_more for each in rounds] == [True] * (len(rounds) - 1) + [False]
 
 
 @needs_two_cores
-def test_a_lower_criterion_uses_the_runs_that_are_there(chosen: Interrupted, tmp_path: Path) -> None:
-    study = chosen.study.copied(tmp_path)
+def test_a_lower_criterion_uses_the_runs_that_are_there(chosen: RoundsStudy, tmp_path: Path) -> None:
+    study = chosen.copied(tmp_path)
+    before = ends(study.results / "planted" / "runs")
     outcome = study.run(old="min_efficiency: 0.85", new="min_efficiency: 0.7")
     assert outcome.code == 0, outcome.text
     assert study.answer["devices"] == 3, study.answer
-    assert ends(study.results / "planted" / "runs").items() >= chosen.ended.items()
+    assert ends(study.results / "planted" / "runs").items() >= before.items()
 
 
 @needs_two_cores
 def test_a_budget_ends_the_study_and_the_answer_says_what_is_open(
-    chosen: Interrupted, tmp_path: Path
+    chosen: RoundsStudy, tmp_path: Path
 ) -> None:
-    study = chosen.study.copied(tmp_path)
+    study = chosen.copied(tmp_path)
     spent = study.rounds("planted")[-1].spent_device_hours
     assert spent is not None
     # with all of its minute no run fits into the rest, or the two of the baseline are all that may be paid
@@ -197,36 +146,6 @@ def test_a_budget_ends_the_study_and_the_answer_says_what_is_open(
     assert last.spent_device_hours <= budget
     assert study.answer["certainty"] != "clear"
     assert "the study: more runs of " in study.answer["spent"]
-
-
-PARTITIONS = """\
-accelerator: cpu
-cpus_per_node: 4
-partitions:
-  new: {devices_per_node: 4, price_per_device_hour: 2}
-  old: {devices_per_node: 4, price_per_device_hour: 1.5, prelude: ["export PLANTED_SPEED=0.25"]}
-default_partition: new
-"""
-
-
-@needs_two_cores
-def test_each_partition_finds_its_answer_with_its_part_of_the_budget(
-    workplace: Workplace,
-) -> None:
-    text = STUDY + "    partitions: all\n    budget: {device_hours: 20}\n    runtime_minutes: 2\n"
-    study = RoundsStudy(workplace, text, PARTITIONS, ("results/planted/scaling.csv",))
-    assert study.run().code == 0
-
-    new, old = (study.rounds(f"planted@{name}") for name in ("new", "old"))
-    assert (study.answer["partition"], study.answer["devices"]) == ("new", ANSWER)
-    assert [each[-1].answers for each in (new, old)] == [{NO_OPTIONS: ANSWER}] * 2
-    assert all(
-        0 < (each[-1].spent_device_hours or 0) < 10 == each[-1].budget_device_hours for each in (new, old)
-    )
-
-    again = study.run("-n")
-    assert NOTHING in again.text
-    assert again.text.count("at most 10 device-hours by its budget, ") == 2
 
 
 REPEATS = f"""\
@@ -304,12 +223,6 @@ def test_what_leaves_the_decision_open_gets_more_runs_up_to_the_most(adaptive: A
     assert adaptive.first.text.count("nothing more is measured") == 2
 
 
-def test_snakemakes_own_report_of_rounds_can_be_made(adaptive: Adaptive) -> None:
-    own = adaptive.study.run("--report", "own.html")
-    assert own.code == 0, own.text
-    assert (adaptive.study.workplace.folder / "own.html").exists()
-
-
 @needs_two_cores
 def test_a_deleted_extra_run_is_made_again(adaptive: Adaptive, tmp_path: Path) -> None:
     study = replace(adaptive.study.copied(tmp_path), tables=())
@@ -335,10 +248,3 @@ def test_another_criterion_or_maximum_uses_the_runs_that_are_there(
     raised = {"old": "max: 4}", "new": "max: 6}"}
     assert trained(study.run(**raised)) == named("open", 5, 6)
     assert NOTHING in study.run(**raised).text
-
-
-def test_going_over_to_a_plain_number_trains_nothing(adaptive: Adaptive) -> None:
-    fixed = replace(adaptive.study, tables=())
-    outcome = fixed.run("-n", old="{min: 3, max: 5}", new="3")
-    assert outcome.code == 0, outcome.text
-    assert outcome.trained == set()

@@ -5,45 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
-import yaml
 from tests.prepared_digits import place_digits_of_study
 from tests.workflow.recording_slurm import recording_slurm, submissions
 from tests.workflow.workplace import ACCOUNT, TINY, LoginNode
 
-from scalewise.plan.study import load_study
-
 SITE = "profiles/slurm/site.yaml"
-MODULE = """
-configfile: "config/experiments.yaml"
-
-module scalewise:
-    snakefile: "workflow/Snakefile"
-    config: config
-
-use rule * from scalewise as scaling_*
-
-rule mine:
-    default_target: True
-    input: "results/report.html"
-
-"""
-BROKEN = """\
-defaults:
-  dataset: digits
-  model: linear
-  epochs: 2
-  warmup_steps: 2
-  repeats: 1
-  global_batch_size: 252
-  learning_rate: 0.05
-experiments:
-  processors:
-    devices: [4]
-    cpus_per_device: 17
-  memory:
-    devices: [4]
-    memory_gb: 241
-"""
 
 
 @pytest.fixture
@@ -104,19 +70,6 @@ def test_filled_in_site_shows_what_every_run_asks_for(ready: LoginNode) -> None:
     assert not (ready.folder / "results").exists()
 
 
-def test_all_that_the_scheduler_would_refuse_is_said_in_one_go(ready: LoginNode) -> None:
-    ready.write("study.yaml", BROKEN)
-    outcome = ready.snakemake("-n", "--configfile", "study.yaml")
-
-    assert outcome.code == 1
-    found = [re.split(r"(?<=\))|,", line.split(": ", 1)[1])[0] for line in mistakes(outcome.text)]
-    assert found == [
-        "experiments.processors.cpus_per_device (17)",
-        "experiments.memory.memory_gb (241)",
-    ]
-    assert "Traceback" not in outcome.text
-
-
 @pytest.mark.parametrize(
     ("config", "devices", "dry_run"),
     [
@@ -169,36 +122,6 @@ def test_a_clusters_site_does_not_run_on_the_login_node(ready: LoginNode) -> Non
     assert outcome.code == 1
     assert "the runs would start here, on the login node. Use --profile profiles/slurm" in outcome.text
     assert made(ready) == before
-
-
-def test_what_a_job_requests_defines_no_run(ready: LoginNode) -> None:
-    def definitions() -> list[str]:
-        text = (ready.folder / "study.yaml").read_text(encoding="utf-8")
-        study = load_study(yaml.safe_load(text), site_file=ready.folder / SITE)
-        return [run.as_json() for run in study.runs.values()]
-
-    ready.write("study.yaml", TINY)
-    before = definitions()
-    for file, old, new in (
-        ("study.yaml", "title: First", "title: Second"),
-        (
-            "study.yaml",
-            "  epochs: 2",
-            "  epochs: 2\n  runtime_minutes: 7\n  memory_gb: 3\n  timeout_seconds: 50",
-        ),
-        (SITE, "account: proj123", "account: other"),
-        (SITE, "partition: gpu", "partition: other"),
-        (SITE, "# gpu_type: a100", "gpu_type: a100   #"),
-        (SITE, '# extra: ["--qos=normal", "--constraint=a100"]', "extra: [--qos=normal]"),
-        (SITE, "# exclusive: false", "exclusive: true   #"),
-        (SITE, "memory_gb_per_node: 240", "memory_gb_per_node: 500"),
-    ):
-        text = (ready.folder / file).read_text(encoding="utf-8")
-        assert old in text
-        ready.write(file, text.replace(old, new))
-
-    assert len(before) == 3
-    assert definitions() == before
 
 
 UNLIKE = """\

@@ -1,7 +1,7 @@
 # Contract: tables become figures, answers and figures become the report.
 # in:  results/{experiment}/*.csv and answer.json of the analysis
 # out: results/{experiment}/figures/*.svg and *.pdf, results/report.html, results/decision.json
-# Titles and descriptions are in the plan's file and not in params: a change of them makes nothing again.
+# Titles are in the plan's file and not in params: a change of one makes nothing again.
 
 
 rule plot:

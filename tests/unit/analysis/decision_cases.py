@@ -20,7 +20,6 @@ class Case:
     Args:
         devices: The answer; None where no point meets the rule.
         clear: The runs leave no other answer open.
-        queue_minutes: One wait for all device counts, in place of the site's.
     """
 
     title: str
@@ -29,7 +28,6 @@ class Case:
     devices: int | None
     clear: bool = True
     series: str = ONLY
-    queue_minutes: float | None = None
 
 
 def of(rates: dict[int, float], by: float = 0.01, repeats: int = 3, series: str = ONLY) -> Planted:
@@ -58,7 +56,6 @@ DIP = of({1: 100, 2: 190, 4: 120, 8: 400})
 NOISY = of({1: 100, 2: 180, 4: 190}, by=0.08)
 SINGLE = of(RATES, repeats=1)
 HALF_FAILED = with_outcomes(FOUR, 4, "failed", "failed", "failed")
-ONE_OF_FOUR_FAILED = with_outcomes(FOUR, 4, "out-of-memory")
 HALF_NOT_RUN_YET = with_outcomes(FOUR, 4, *["not run yet"] * 3)
 FASTEST_OF_FEW_FAILED = {
     point: [*rates, *(["failed"] * 3 if point[1] == 2 else [])]
@@ -68,7 +65,6 @@ UNKNOWN_WALLS = Planted(FOUR.points, walls=False)
 WHOLE_NODES = Planted(FOUR.points, billed={1: 4, 2: 4, 4: 4, 8: 8})
 """6.8, 3.64, 2.36 and 3.6 device-hours are paid."""
 BUSY = Planted(FOUR.points, queue_minutes={1: 0, 2: 20, 4: 30, 8: 120})
-BUSY_ON_TWO = Planted(FOUR.points, queue_minutes={1: 0, 2: 80, 4: 0, 8: 0})
 
 EPOCHS_GROW = Planted(
     FOUR.points,
@@ -81,21 +77,8 @@ TARGET_BY_LUCK = Planted(
     target=0.97,
     epochs={(ONLY, 1): [3, 3, 3], (ONLY, 2): [3, 3, 3], (ONLY, 4): [3, 3, None], (ONLY, 8): [None] * 3},
 )
-MORE_BUT_BY_LUCK = Planted(
-    {(ONLY, 1): spread(100), (ONLY, 4): spread(300, repeats=4)},
-    target=0.97,
-    epochs={(ONLY, 1): [3, 3, 3], (ONLY, 4): [3, 3, 3, None]},
-)
-"""With the run that did not reach it, 4 devices take 1267 s to the target, 1 device 1800 s."""
 TARGET_NOT_REACHED = Planted(FOUR.points, target=0.99)
 
-OFF_AMDAHLS_LAW = Planted(
-    {
-        (ONLY, devices): spread((0.965 if devices == 4 else 1) * 100 / (0.05 + 0.95 / devices), 0.03)
-        for devices in (1, 2, 4, 8, 16)
-    }
-)
-"""The runs on 4 devices are 3.5 % slower than the law of the others, by less than they scatter."""
 
 FIRST_WITHOUT_BASELINE = Planted(
     {("off", 1): ["failed"] * 3, ("off", 2): spread(500), ("on", 1): spread(100), ("on", 2): spread(180)}
@@ -120,7 +103,6 @@ VIEW_ON = of({1: 953.0, 2: 1880.0, 4: 3650.0, 8: 6900.0, 16: 10500.0}, series="v
 """On 16 devices the view has an efficiency of 0.69 by its own baseline and of 0.57 by the faster one."""
 
 SLOW, FAST = of(RATES, series="slow"), of({at: 1.2 * rate for at, rate in RATES.items()}, series="fast")
-FASTER = {at: 1.2 * rate for at, rate in RATES.items()}
 SLIGHTLY_FASTER = of({at: 1.001 * rate for at, rate in RATES.items()}, by=0.03, series="fast")
 FAST_FROM_SINGLE_RUNS = of({at: 1.2 * rate for at, rate in RATES.items()}, repeats=1, series="fast")
 MANY_ALIKE = Planted(
@@ -144,90 +126,53 @@ MINUTES_ON_FOUR = (START_UP + 600_000 / 300) / 60
 CASES = [
     Case("an efficiency that only 1 device has", FOUR, rule(min_efficiency=0.98), 1),
     Case("an efficiency between two points", FOUR, rule(min_efficiency=0.7), 4),
-    Case("an efficiency that all points have", FOUR, rule(min_efficiency=0.4), 8),
     Case("an efficiency that a point has to the digit", EXACT, rule(min_efficiency=0.75), 4),
-    Case("an efficiency that a point has but for the last bit of its quotient",
-         of({1: 100, 3: 165}, by=0), rule(min_efficiency=0.55), 3),
-    Case("an efficiency just above that of a point", EXACT, rule(min_efficiency=0.7500001), 2),
     Case("an efficiency within the noise of a point", FOUR, rule(min_efficiency=0.745), 4, clear=False),
     Case("an efficiency just missed within the noise", FOUR, rule(min_efficiency=0.755), 2, clear=False),
-    Case("an efficiency is judged by its own runs though a law lies on the other side",
-         OFF_AMDAHLS_LAW, rule(min_efficiency=0.85), 2, clear=False),
     Case("more devices that are slower", of({1: 100, 2: 190, 3: 180}), rule(min_efficiency=0.5), 2),
     Case("a gain that the runs do not show",
          Planted({(ONLY, 1): [80, 100, 120], (ONLY, 2): [130, 150, 170]}),
          rule(min_efficiency=0.7), 1, clear=False),
     Case("more devices that are as fast are no gain", IDEAL_TO_FOUR, rule(min_efficiency=0.1), 4),
     Case("a gain that is required and not there", FOUR, rule(min_efficiency=0.1, min_gain=0.5), 4),
-    Case("a gain of 100 % that 2 devices do not have, and 4 do not have over 2",
-         FOUR, rule(min_efficiency=0.1, min_gain=1), 4, clear=False),
     Case("a dip is not chosen, and the count after it is held against the best before",
          DIP, rule(min_efficiency=0.1), 8),
     Case("a deadline takes the fewest devices in time", FOUR, rule(deadline_minutes=40), 4),
-    Case("a deadline that all counts keep", FOUR, rule(deadline_minutes=200), 1),
     Case("a deadline that no count keeps", FOUR, rule(deadline_minutes=20), None, clear=False),
     Case("a deadline that a point keeps to the digit", EXACT, rule(deadline_minutes=MINUTES_ON_FOUR), 4),
-    Case("a deadline that a point keeps but for the last bit of its bound",
-         of({1: 100, 2: 200}, by=0), rule(deadline_minutes=52), 2),
     Case("a deadline that the median run keeps and the next may not",
          FOUR, rule(deadline_minutes=35.5), 8, clear=False),
     Case("devices that mostly failed are no rival of more that are a little slower",
          Planted({at: FASTEST_OF_FEW_FAILED[at] for at in ((ONLY, 1), (ONLY, 2), (ONLY, 4))}),
          rule(min_efficiency=0.1), 4, clear=False),
-    Case("nor if these are in time",
-         Planted(FASTEST_OF_FEW_FAILED), rule(deadline_minutes=40), 4, clear=False),
-    Case("a dip does not keep a deadline that more devices keep", DIP, rule(deadline_minutes=40), 8),
     Case("a queue that makes more devices late", BUSY, rule(deadline_minutes=70), 4),
-    Case("a queue on fewer devices that makes more the first in time",
-         BUSY_ON_TWO, rule(deadline_minutes=90), 4),
-    Case("a queue that the reader changes", BUSY, rule(deadline_minutes=40), 4, queue_minutes=0),
-    Case("a queue on all counts that none is in time with",
-         FOUR, rule(deadline_minutes=40), None, clear=False, queue_minutes=30),
     Case("device-hours take the fastest that keep to them", FOUR, rule(max_device_hours=2.5), 4),
-    Case("device-hours that only the baseline keeps to", EXACT, rule(max_device_hours=1.8), 1),
     Case("device-hours that a count exceeds within the noise",
          FOUR, rule(max_device_hours=1.8), 1, clear=False),
-    Case("device-hours that every count exceeds within the noise",
-         of(RATES, by=0.03), rule(max_device_hours=1.69), None, clear=False),
     Case("device-hours that no count keeps to", FOUR, rule(max_device_hours=1.5), None, clear=False),
-    Case("device-hours that a run may exceed", FOUR, rule(max_device_hours=2.36), 4, clear=False),
     Case("device-hours of whole nodes", WHOLE_NODES, rule(max_device_hours=3), 4),
     Case("efficiency and device-hours together", FOUR, rule(min_efficiency=0.8, max_device_hours=2.5), 2),
-    Case("efficiency and deadline that exclude each other",
-         FOUR, rule(min_efficiency=0.9, deadline_minutes=40), None, clear=False),
-    Case("deadline and device-hours together", FOUR, rule(deadline_minutes=60, max_device_hours=2), 2),
     Case("all three criteria", FOUR, rule(min_efficiency=0.7, deadline_minutes=60, max_device_hours=2), 2),
     Case("noise in which more may be better", NOISY, rule(min_efficiency=0.3), 2, clear=False),
     Case("single runs, by the scatter that they are taken to have",
          SINGLE, rule(min_efficiency=0.7), 4, clear=False),
-    Case("single runs are not clear even where more devices are far slower",
-         of({1: 100, 2: 50}, repeats=1), rule(), 1, clear=False),
     Case("a point of which half the runs failed", HALF_FAILED, rule(), 2, clear=False),
-    Case("a point of which one run in four failed", ONE_OF_FOUR_FAILED, rule(), 4, clear=False),
     Case("a point of which half the runs are not made yet", HALF_NOT_RUN_YET, rule(), 4),
     Case("unknown walls and a deadline", UNKNOWN_WALLS, rule(deadline_minutes=40), 4, clear=False),
-    Case("unknown walls and device-hours", UNKNOWN_WALLS, rule(max_device_hours=40), 4, clear=False),
     Case("unknown walls and an efficiency", UNKNOWN_WALLS, rule(min_efficiency=0.7), 4),
     Case("a target decides by the time to it", EPOCHS_GROW, rule(min_efficiency=0.1), 4),
     Case("efficiency to the target", EPOCHS_GROW, rule(min_efficiency=0.6), 2),
     Case("a target that more devices reach less often, of which three runs show little",
          TARGET_BY_LUCK, rule(min_efficiency=0.1), 2, clear=False),
-    Case("a gain to the target that rests on luck",
-         MORE_BUT_BY_LUCK, rule(min_efficiency=0.1), 1, clear=False),
     Case("a target that no run reached", TARGET_NOT_REACHED, rule(min_efficiency=0.7), 4, clear=False),
     Case("another series that is faster", both(SLOW, FAST), rule(min_efficiency=0.7), 4, series="fast"),
     Case("another series that may not be chosen",
          both(SLOW, FAST, swept=["precision"]), rule(min_efficiency=0.7), 4, series="slow"),
     Case("an option with a slow baseline, by the efficiency to the best one",
          both(VIEW_OFF, VIEW_ON), rule(min_efficiency=0.6), 8, series="view on"),
-    Case("the only series in time, which may not be chosen",
-         both(SLOW, FAST, swept=["precision"]), rule(deadline_minutes=25), None, clear=False),
     Case("another series that is faster on fewer devices",
          both(of({1: 100, 2: 180}, series="slow"), of({1: 1000, 2: 1100}, series="fast")),
          rule(min_efficiency=0.7), 1, series="fast"),
-    Case("another series that is no faster on the chosen devices, only on others",
-         both(of({1: 100, 2: 120}, series="off"), of({1: 70, 2: 121}, series="on")),
-         rule(min_efficiency=0.7), 1, series="off"),
     Case("a first series without a baseline competes where it has runs, above the ideal",
          FIRST_WITHOUT_BASELINE, rule(min_efficiency=0.7), 2, clear=False, series="off"),
     Case("a configured training without a run has no answer, whatever the others have",
@@ -236,29 +181,15 @@ CASES = [
          both(SLOW, SLIGHTLY_FASTER), rule(min_efficiency=0.6), 4, clear=False, series="slow"),
     Case("another series of single runs is chosen, and not clear",
          both(SLOW, FAST_FROM_SINGLE_RUNS), rule(min_efficiency=0.6), 4, clear=False, series="fast"),
-    Case("another series of two runs is chosen, and not clear",
-         both(SLOW, of(FASTER, repeats=2, series="fast")),
-         rule(min_efficiency=0.6), 4, clear=False, series="fast"),
-    Case("two runs show too little", of(RATES, repeats=2), rule(min_efficiency=0.7), 4, clear=False),
     Case("a series that is good on few devices only, by efficiency",
          GOOD_ON_FEW, rule(min_efficiency=0.7), 8, series="off"),
-    Case("a series that is good on few devices only, by device-hours",
-         GOOD_ON_FEW, rule(max_device_hours=3), 8, series="off"),
     Case("a series that is the only one with a result on more devices",
          both(of({1: 100, 2: 196}, series="off"), of({1: 100, 2: 196, 4: 385}, series="on")),
          rule(min_efficiency=0.7), 4, series="on"),
     Case("another series that needs fewer devices for as much",
          both(of({1: 100, 2: 196, 4: 300}, series="off"), of({1: 150, 2: 298, 4: 299}, series="on")),
          rule(min_efficiency=0.1), 2, series="on"),
-    Case("a series that may be faster on more devices, but not by the means of all that are worth having",
-         both(of({1: 100, 2: 196}, series="off"), of({1: 100, 2: 196, 4: 215}, by=0.04, series="on")),
-         rule(min_efficiency=0.1), 2, clear=False, series="off"),
     Case("the only series in time", both(SLOW, FAST), rule(deadline_minutes=25), 8, series="fast"),
-    Case("a series that needs fewer devices for a deadline",
-         both(SLOW, FAST), rule(deadline_minutes=31), 4, series="fast"),
-    Case("a series that scatters less and so needs fewer devices for a deadline",
-         both(SLOW, of(RATES, by=0, series="fast")), rule(deadline_minutes=36), 4, clear=False,
-         series="fast"),
     Case("the luckiest of eight that are alike is not chosen",
          MANY_ALIKE, rule(min_efficiency=0.6), 4, series="s0"),
 ]  # fmt: skip

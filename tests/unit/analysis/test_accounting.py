@@ -13,7 +13,7 @@ from tests.unit.analysis.planted import at
 
 from scalewise.analysis.accounting import Accounting, parse_records, read_accounting
 from scalewise.analysis.analysis_spec import MEASURED_WAITS, AnalysisSpec
-from scalewise.analysis.queue_waits import jobs_of_runs, median_waits
+from scalewise.analysis.queue_waits import median_waits
 from scalewise.analysis.study import Part, analyze
 
 RECORDED = """\
@@ -48,13 +48,6 @@ were held (5, cancelled; 6, released), were cancelled in the queue (7), requeued
 )
 def test_a_wait_is_from_the_time_at_which_a_job_could_start(job: str, waits: list[int | None]) -> None:
     assert [record.wait_seconds for record in parse_records(RECORDED) if record.job == job] == waits
-
-
-@pytest.mark.parametrize("times", [*(f"{no}|{no}" for no in ("Unknown", "None", "N/A", "0", "")), "200|150"])
-def test_without_both_times_in_their_order_a_wait_is_unknown(times: str) -> None:
-    (record,) = parse_records(f"1|n1|100|{times}")
-
-    assert record.wait_seconds is None
 
 
 RUNS = pd.DataFrame(
@@ -117,12 +110,6 @@ def test_waits_are_medians_by_device_count_of_the_jobs_that_have_started() -> No
     # of job 9, which still waits, and of an id without a record no wait is known
     others = {"d1.r1": {"2": 0}, "d1.r2": {"77": 0}, "d2.r1": {"9": 0}}
     assert median_waits(RUNS, others, accounting) == {1: 0.1}
-
-
-def test_the_job_of_a_run_is_the_one_that_left_its_result() -> None:
-    runs = RUNS.assign(slurm_job_id=["12", "", "21"], restart_count=[2, 0, 0])
-
-    assert jobs_of_runs(runs) == {"d1.r1": {"12": 2}, "d1.r2": {}, "d2.r1": {"21": 0}}
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,7 @@ import pandas as pd
 import pytest
 
 from scalewise.analysis.blocks import (
-    Separation,
-    host_variance_ratio,
     separable,
-    sessions,
     siblings,
     verified_blocks,
 )
@@ -56,27 +53,6 @@ def test_a_repeat_that_interleaves_with_another_is_no_block() -> None:
     assert found.tolist() == [1, 0, 0, 2]
 
 
-def test_runs_without_a_start_or_a_repeat_are_in_no_block() -> None:
-    runs = started(shuffled())
-    runs.loc[3, "started"] = np.nan
-    assert verified_blocks(runs).tolist() == [1, 1, 1, 0, *[2] * 4, *[3] * 4]
-    assert set(verified_blocks(runs.assign(repeat=np.nan))) == {0}
-
-
-def test_the_same_repeat_on_another_day_is_another_block() -> None:
-    runs = pd.concat([started(shuffled()), started(shuffled(1)).assign(started=lambda t: t["started"] + 1e6)])
-    runs["ended"] = runs["started"] + 500
-    assert verified_blocks(runs).nunique() == 6
-
-
-def test_sessions_are_parted_by_pauses_and_not_by_long_runs() -> None:
-    runs = pd.DataFrame({"started": [0.0, 20 * HOUR, 5 * HOUR, 11 * HOUR], "ended": np.nan})
-    assert list(sessions(runs)) == [1, 2, 1, 1]
-    assert list(sessions(runs.assign(ended=runs["started"] + 4 * HOUR))) == [1, 1, 1, 1]
-    runs.loc[1, "started"] = np.nan
-    assert list(sessions(runs)) == [1, 0, 1, 1]
-
-
 @pytest.mark.parametrize("repeats", [2, 3, 6])
 def test_shuffled_blocks_are_separable(repeats: int) -> None:
     found = [separable(started(shuffled(seed, repeats)), 1) for seed in range(50)]
@@ -101,29 +77,6 @@ def test_counts_that_a_queue_started_apart_are_not_separable(
     assert (found.apart, found.in_time) == (apart, False)
 
 
-@pytest.mark.parametrize("repeats", [1, 3])
-def test_counts_in_the_order_of_their_size_are_not_separable(repeats: int) -> None:
-    runs = started(queued(repeats))
-    assert separable(runs, 1).ordered == (repeats > 1), "single runs decide nothing"
-    assert not separable(runs.assign(started=-runs["started"]), 1).order > 0
-
-
-def test_a_count_of_another_day_is_not_separable_until_the_baseline_is_of_that_day() -> None:
-    runs = started(shuffled())
-    late = runs["devices"] == 8
-    moved = runs.assign(started=runs["started"] + late * 3e5, ended=runs["ended"] + late * 3e5)
-    assert separable(moved, 1).other_days == (8,)
-    again = moved[moved["devices"] == 1].tail(1).assign(started=3e5, ended=3e5 + 500)
-    assert separable(pd.concat([moved, again]), 1).other_days == ()
-
-
-def test_counts_with_nodes_of_their_own_are_not_separable_and_further_nodes_are() -> None:
-    own = started(shuffled(), lambda job: f"node{job[0]}")
-    assert separable(own, 1).other_nodes == (2, 4, 8)
-    further = started(shuffled(), lambda job: "a, b" if job[0] == 8 else "a")
-    assert separable(further, 1).other_nodes == ()
-
-
 def test_runs_that_were_on_a_node_at_the_same_time_are_siblings() -> None:
     runs = pd.DataFrame(
         {
@@ -133,16 +86,3 @@ def test_runs_that_were_on_a_node_at_the_same_time_are_siblings() -> None:
         }
     )
     assert siblings(runs).tolist() == [False, False, True, True, False, False]
-
-
-def test_all_that_is_unknown_is_separable() -> None:
-    runs = started(queued()).assign(started=np.nan, hosts=None)
-    assert separable(runs, 1) == Separation()
-
-
-def test_the_ratio_of_variances_by_hand() -> None:
-    assert host_variance_ratio([["a"], ["b"]], [["c"], ["d"]]) == pytest.approx(1.0)  # each drawn once
-    # the point's share moves from a to b as a whole: 2; the baseline's two nodes show (1/2) / 1
-    assert host_variance_ratio([["a"], ["b"]], [["c"], ["c"]]) == pytest.approx(1.5 / 0.5)
-    assert host_variance_ratio([["a"], ["a"]], [["b"], ["b"]]) == np.inf
-    assert host_variance_ratio([["a"], ["b"]], [["a", "b"]]) == 0.0

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 import pytest
-from scipy.stats import ttest_ind
-from tests.truth.causes import FALSE, FOUND, cause_rates, rows_of
 from tests.unit.analysis.planted import ONLY, make_runs
 
-from scalewise.analysis.causes import Cause, cause_of_answer, difference_of_means, find_causes
+from scalewise.analysis.causes import Cause, cause_of_answer, find_causes
 from scalewise.analysis.steps import COLUMNS, COMMUNICATION, COMPUTE, JITTER, LOADER, STRAGGLER
 
 PARTS = [*COLUMNS.values()]
@@ -36,6 +33,12 @@ def study(
             runs.loc[here, f"{part}_seconds"] = seconds
     runs["step_seconds"] = runs[PARTS].sum(axis=1)
     return runs.assign(**columns)
+
+
+def rows_of(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return what causes read of scaling.csv: the points of each series with its baseline."""
+    points = runs[["series", "devices"]].drop_duplicates()
+    return points.assign(baseline_devices=points.groupby("series")["devices"].transform("min"))
 
 
 def causes(runs: pd.DataFrame, mode: str = "strong") -> list[Cause]:
@@ -88,29 +91,6 @@ def test_a_wait_that_the_baseline_has_too_is_no_loss_of_scaling() -> None:
     assert point.share.estimate == pytest.approx(1 / 3, rel=1e-2)
     assert "efficiency does not show it" in point.sentence
     assert "efficiency" not in base.sentence
-
-
-def test_few_runs_show_what_they_waited_and_no_more() -> None:
-    (cause,) = causes(study({1: [1.0], 4: [1.0]}, {4: {LOADER: 0.1}}))
-    assert (cause.part, math.isnan(cause.share.low), "(" in cause.sentence) == (LOADER, True, False)
-    assert causes(study({1: [1.0] * 2, 4: [1.5] * 2})) == []
-
-
-def test_the_interval_of_a_difference_is_welchs() -> None:
-    sample, reference = [1.3, 1.1, 1.7], [0.9, 0.91, 0.92, 0.95]
-    found = difference_of_means(sample, reference)
-    expected = ttest_ind(sample, reference, equal_var=False).confidence_interval(0.95)
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
-    assert math.isnan(difference_of_means(sample[:2], reference).low)
-    # one device waits for no other, which takes no run to know
-    assert difference_of_means(sample, [0.0]).low > 0
-
-
-def test_an_unknown_wait_for_data_is_computing_at_every_count() -> None:
-    runs = study({1: EVEN, 4: EVEN}, {1: {LOADER: 0.5}, 4: {LOADER: 0.125}})
-    runs.loc[runs["devices"] == 4, "compute_seconds"] += 0.125
-    runs.loc[runs["devices"] == 4, "loader_seconds"] = math.nan
-    assert named(runs) == []
 
 
 @pytest.mark.parametrize(
@@ -191,18 +171,3 @@ def test_a_slow_node_that_takes_part_in_some_runs_is_named_with_what_it_costs_th
     runs["step_seconds"] = runs[PARTS].sum(axis=1)
     (cause,) = causes(runs)
     assert (cause.host, cause.rank, round(cause.share.estimate, 2)) == ("node1", None, 0.34)
-
-
-# --- how often planted causes are found, and others invented --------------------------------------------
-
-
-@pytest.mark.parametrize("cause", FOUND)
-def test_a_cause_of_15_percent_is_found_by_three_runs_that_scatter_by_3_percent(cause: str) -> None:
-    assert cause_rates([cause], 1, scatters=(0.03,), repeats=(3,))["rate"].tolist() == [1.0]
-
-
-@pytest.mark.parametrize("truth", FALSE)
-@pytest.mark.slow
-def test_causes_are_hardly_ever_invented(truth: str) -> None:
-    """In 1 of 4 studies at most; ``python -m tests.truth`` draws 40 for each."""
-    assert cause_rates([truth], 4, scatters=(0.03,), repeats=(3,))["rate"].max() <= 1 / 4

@@ -10,24 +10,16 @@ from typing import Any
 import pandas as pd
 import pytest
 from tests.planted_records import experiment, write_run
-from tests.unit.analysis.planted import ONLY, concluded, make_runs, spread
+from tests.unit.analysis.planted import concluded, spread
 
 from scalewise.analysis.analysis_spec import THROUGHPUT as RATE
 from scalewise.analysis.conditions import (
-    EXCHANGE,
     OTHER_CONDITIONS,
-    PARAMETERS,
-    can_change_speed,
-    conditions_of,
-    differences,
-    fingerprint,
     leave_out,
-    named,
     origin_cautions,
 )
 from scalewise.analysis.runs import Tables, collect
 from scalewise.analysis.study import Analysis
-from scalewise.records import read_run
 
 HASH = {"dataset": f"1024:{'a' * 64}", "weights": "b" * 64}
 
@@ -133,56 +125,6 @@ def test_what_cannot_change_the_speed_is_a_caution_and_costs_no_run(
     assert any(caution in each for each in origin_cautions(tables.origins))
 
 
-@pytest.mark.parametrize(
-    ("one", "two", "expected"),
-    [
-        ({}, {}, []),
-        ({}, {"precision": "bf16"}, [("precision", "fp32", "bf16")]),
-        ({}, {"momentum": 0.0}, [("momentum", "0.9", "0.0")]),
-        ({}, {"bucket_cap_mb": 5}, [("bucket_cap_mb", "default", "5")]),
-        # strong scaling keeps the global batch, and weak scaling the one per device
-        ({"scaling": "weak"}, {"scaling": "weak"}, [("batch_size_per_device", "256", "128")]),
-    ],
-    ids=["none", "precision", "momentum", "one without a value", "batch of weak scaling"],
-)
-def test_settings_that_differ_between_device_counts_are_named_with_both_values(
-    tmp_path: Path, one: dict[str, Any], two: dict[str, Any], expected: list[tuple[str, str, str]]
-) -> None:
-    written = write_run(tmp_path, "d1.r1", settings=one), write_run(tmp_path, "d2.r3", settings=two)
-    first, other = (conditions_of(record.definition, record.provenance) for record in map(read_run, written))
-    assert differences(first, other) == expected
-    assert (fingerprint(first) == fingerprint(other)) == (expected == [])
-
-
-def imported(**files: str) -> dict[str, str]:
-    return {f"contents of the imported /home/a/project/{name}.py": value for name, value in files.items()}
-
-
-def test_imported_files_are_named_last_by_name_and_folder_and_without_hashes() -> None:
-    first = imported(model="sha256 a", data="sha256 b") | {"precision": "fp32"}
-    other = imported(model="sha256 c", loader="sha256 b") | {"precision": "bf16"}
-    found = differences(first, other)
-    assert named(found) == (
-        "precision is bf16, not fp32; project/model.py differs; project/data.py was imported by some runs "
-        "only; and 1 other file"
-    )
-
-
-@pytest.mark.parametrize(
-    ("differing", "more"),
-    [
-        (imported(**{f"m{number}": "x" for number in range(63)}), "; and 60 other files"),
-        ({f"option {number}": "x" for number in range(5)} | imported(model="x"), "; and 3 other differences"),
-    ],
-)
-def test_a_sentence_names_three_differences_and_counts_the_others(
-    differing: dict[str, str], more: str
-) -> None:
-    sentence = named(differences(differing, dict.fromkeys(differing, "y")))
-    assert sentence.count(";") == 3
-    assert sentence.endswith(more)
-
-
 # --- records that lack conditions ------------------------------------------------------------------------
 
 
@@ -192,40 +134,7 @@ def judged(runs: pd.DataFrame, known: Mapping[str, Mapping[str, str]]) -> list[s
     return [str(run["reason"]) if run["outcome"] == OTHER_CONDITIONS else "" for _, run in found.iterrows()]
 
 
-@pytest.mark.parametrize("condition", ["GPU power limit", PARAMETERS, EXCHANGE])
-def test_a_record_may_lack_a_condition_and_no_setting(condition: str) -> None:
-    runs = make_runs(
-        {(ONLY, 1): [100.0], (ONLY, 2): [200.0], (ONLY, 4): [300.0]}, fingerprint=["a", "b", "c"]
-    )
-    met = {"a": {"precision": "fp32"}, "b": {"precision": "fp32", condition: "x"}}
-    assert judged(runs, met | {"c": {"precision": "fp32", condition: "x"}}) == ["", "", ""]
-    # what the first run lacks cannot be both
-    assert judged(runs, met | {"c": {"precision": "fp32", condition: "y"}}) == [
-        "",
-        "",
-        f"{condition} is y, not x",
-    ]
-    assert (
-        judged(runs, met | {"c": {"precision": "fp32", "compile": "true"}})[2]
-        == "compile is true, not not recorded"
-    )
-
-
 # --- runs under other conditions move no figure of the study ------------------------------------------------
-
-
-def test_the_conditions_of_most_device_counts_are_the_reference_for_all_series() -> None:
-    known = {name: {"device model": model} for name, model in (("a", "A100"), ("b", "H100"))}
-    runs = make_runs({(ONLY, 1): [100.0] * 3, (ONLY, 2): [190.0, 150.0], (ONLY, 4): [300.0]})
-    runs["fingerprint"] = ["a", "a", "a", "a", "b", "b"]
-    # equally many counts, more runs
-    assert judged(runs, known) == ["", "", "", "", *["device model is H100, not A100"] * 2]
-    other = make_runs({("other", n): [100.0 * n] for n in (1, 2, 4)}, fingerprint="b")
-    both = pd.concat([runs, other], ignore_index=True)
-    assert [bool(each) for each in judged(both, known)] == [True] * 4 + [False] * 5
-    # and what a series sets is its own
-    swept = both.assign(fingerprint=["a"] * 6 + ["c"] * 3)
-    assert judged(swept, known | {"c": {"device model": "A100", "precision": "bf16"}}) == [""] * 9
 
 
 def test_another_kind_of_gpu_moves_no_figure_from_the_records_on(tmp_path: Path) -> None:
@@ -287,13 +196,3 @@ def test_the_provenance_lists_every_value_and_what_differs_is_a_caution(tmp_path
     cautions = " ".join(each for each, _ in analysis.answer.cautions)
     assert "The runs on 2 devices are of other days than those on 1 device" in cautions
     assert "the commit of the workflow (abc123; def456)" in cautions
-
-
-@pytest.mark.parametrize("name", ["yaml", "PyYAML", "sklearn", "scikit-learn", "dateutil", "markdown_it"])
-def test_a_package_that_computes_nothing_of_a_step_is_no_condition_by_either_of_its_names(name: str) -> None:
-    assert not can_change_speed(name)
-
-
-@pytest.mark.parametrize("name", ["torch", "PIL", "pillow", "transformers"])
-def test_a_package_that_may_take_part_in_a_step_is_a_condition(name: str) -> None:
-    assert can_change_speed(name)

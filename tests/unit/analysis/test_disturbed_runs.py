@@ -12,10 +12,9 @@ from tests.unit.analysis.planted import at, concluded, make_runs
 
 from scalewise.analysis.conditions import OTHER_CONDITIONS
 from scalewise.analysis.disturbed import disturbance, set_apart
-from scalewise.analysis.judge_round import in_place_of_disturbed, judge_round
-from scalewise.analysis.memory import device_memory_bytes
+from scalewise.analysis.judge_round import judge_round
 from scalewise.analysis.study import Analysis
-from scalewise.config.experiment import Experiment, Repeats
+from scalewise.config.experiment import Experiment
 from scalewise.plan.runs.run_definition import canonical_json
 from scalewise.records import GpuLimits
 
@@ -133,13 +132,6 @@ def test_disturbed_runs_are_measured_again(tmp_path: Path, runs: Sequence[Measur
     assert judged.requested["d1"] == requested
 
 
-def test_a_machine_that_is_never_quiet_gets_each_run_twice_at_most() -> None:
-    runs = make_runs({("a", 1): [100.0] * 6}).assign(disturbance="load")
-    assert in_place_of_disturbed(runs, Repeats(min=3, max=10)) == 0
-    assert in_place_of_disturbed(runs[:3], Repeats(min=3, max=4)) == 1
-    assert in_place_of_disturbed(runs[:3].assign(disturbance=""), Repeats(min=3, max=4)) == 0
-
-
 # --- efficiency above 1 -------------------------------------------------------------------------------
 
 A100 = {1: 1622.0, 2: 5181.0, 4: 10386.0, 8: 19282.0, 16: 33197.0}
@@ -174,9 +166,3 @@ def test_an_efficiency_above_1_is_explained_and_leaves_the_answer_unclear(
     assert all(fact in above_1(analysis) for fact in facts)
     assert bool(above_1(analysis)) == bool(facts)
     assert not facts or analysis.answer.certainty != "clear"
-
-
-def test_memory_is_that_of_the_smallest_gpu() -> None:
-    limits = [GpuLimits(memory_bytes=80), None, GpuLimits(memory_bytes=40), GpuLimits()]
-    assert device_memory_bytes(limits) == 40
-    assert device_memory_bytes([None]) is None

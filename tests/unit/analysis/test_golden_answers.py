@@ -48,30 +48,16 @@ def faster(option: str, value: object, factor: float, speed: Speed) -> Speed:
 
 
 STUDIES: dict[str, tuple[dict[str, Any], Speed]] = {
-    "does not scale": ({}, law(serial=1.2)),
     "efficiency required, one count fails": (
         {"decision": {"min_efficiency": 0.7}},
         failing(law(serial=0.1, scatter=0.002), 2),
     ),
-    "deadline that luck may keep": ({"decision": {"deadline_minutes": 1.45}}, law(serial=0.1)),
-    "criteria that exclude each other": (
-        {"decision": {"min_efficiency": 0.9, "deadline_minutes": 0.6, "max_device_hours": 0.04}},
-        law(serial=0.1),
-    ),
-    "one run each": ({"repeats": 1}, law(serial=0.1)),
     "much scatter": ({"repeats": 2}, law(serial=0.1, scatter=0.15)),
-    "baseline fails": ({"devices": [1, 2]}, failing(law(serial=0.1), 1)),
     "an option that helps": (
         {"sweep": {"precision": ["fp32", "bf16"]}, "devices": [1, 2]},
         faster("precision", "bf16", 1.6, law(serial=0.1)),
     ),
-    "an option without effect": (
-        {"sweep": {"gradient_as_bucket_view": [False, True]}, "devices": [1, 2]},
-        law(serial=0.1),
-    ),
-    "time to a target": ({"target": {"accuracy": 0.9}}, law(serial=0.1)),
     "many trainings": ({"trainings": 8}, law(serial=0.1)),
-    "counts that are chosen": ({"devices": {"up_to": 16}}, law(serial=0.15)),
 }
 
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
-from tests.planted_records import experiment, measurements, provenance, run_record, write_run
+from tests.planted_records import measurements, provenance, run_record
 from tests.small_runs import definition
-from tests.unit.analysis.planted import ONLY, analysis_of, concluded, make_runs
+from tests.unit.analysis.planted import ONLY, analysis_of, make_runs
 
-from scalewise.analysis.mfu import gpu_peaks, mfu_columns, peak_of
-from scalewise.analysis.runs import collect
+from scalewise.analysis.mfu import mfu_columns, peak_of
 from scalewise.plan.runs.runs import Options
 from scalewise.records import Window
 
@@ -36,17 +33,6 @@ def test_an_option_and_its_point_have_the_same_peaks_and_the_option_what_it_save
     assert [gain[f"reference_{column}"], gain[column]] == expected == analysis.scaling[column].tolist()
     assert gain["peak_memory_saved_bytes"] == 98 * MB
     assert gain["peak_memory_ratio"] == pytest.approx(222 / 320)
-
-
-@pytest.mark.parametrize("kind", ["process peak RSS", "CUDA allocator peak"])
-def test_a_peak_that_includes_evaluation_is_marked(tmp_path: Path, kind: str) -> None:
-    folder = write_run(tmp_path, "d2.r1")
-    path = folder / "record.json"
-    text = path.read_text(encoding="utf-8").replace("process peak RSS", kind)
-    path.write_text(text, encoding="utf-8")
-    (row,) = collect("study", experiment(devices=[2], repeats=1), tmp_path).runs.to_dict("records")
-    assert row["peak_memory_kind"] == f"{kind}, evaluation included"
-    assert row["peak_memory_bytes"] == 700_000_002
 
 
 def test_no_mean_joins_peaks_that_count_different_memory() -> None:
@@ -109,16 +95,6 @@ def test_without_a_count_or_a_peak_the_reason_is_stated(
     assert reason in row["mfu_note"]
 
 
-def test_scaling_csv_has_the_utilization_or_the_reason(tmp_path: Path) -> None:
-    """A planted step of 0.25 s on CPU processes, which have no peak."""
-    write_run(tmp_path / "runs", "d1.r1", step_flops={"fp32": 8e9}, lowest_utilization=0.5)
-    row = concluded(tmp_path, experiment(devices=[1], repeats=1)).scaling.iloc[0]
-
-    assert (row["flops_per_step"], row["lowest_utilization"]) == (8e9, 0.5)
-    assert pd.isna(row["model_flops_utilization"])
-    assert "CPU" in row["mfu_note"]
-
-
 @pytest.mark.parametrize(
     ("device", "name"),
     [
@@ -139,12 +115,3 @@ def test_each_name_that_torch_reports_finds_its_gpu(device: str, name: str) -> N
     peak = peak_of(device)
     assert not isinstance(peak, str)
     assert peak.name == name
-
-
-def test_every_peak_has_a_source_and_formats_in_order() -> None:
-    order = ["fp64", "fp32", "tf32", "bf16"]
-    for peak in gpu_peaks():
-        assert peak.source
-        known = [peak.tflops[name] for name in order if name in peak.tflops]
-        assert known == sorted(known)
-        assert peak.tflops["fp16"] >= max(known)

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.planted_records import leave_failure
-from tests.planted_study import CHOOSING, SITE, PlantedStudy, overhead
-from tests.small_runs import definition
+from tests.planted_study import CHOOSING, PlantedStudy, overhead
 from tests.unit.analysis.decision_cases import RATES, of
 from tests.unit.analysis.planted import ONLY
 
@@ -20,11 +18,10 @@ from scalewise.analysis.judge_round import Limits, judge
 from scalewise.analysis.next_runs import Findings, next_runs
 from scalewise.analysis.study import Analysis, parts_of, read_and_conclude
 from scalewise.config.experiment import DecisionRule, Repeats
-from scalewise.config.shape import Shape
 from scalewise.plan.make_plan import make_plan
 from scalewise.plan.runs.rounds import FIRST_OF_BASELINE, Round
-from scalewise.plan.runs.spending import Spending, device_hours
-from scalewise.records import FAILURE, RECORD
+from scalewise.plan.runs.spending import device_hours
+from scalewise.records import RECORD
 
 COUNTS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 REPEATS = Repeats(min=3, max=10)
@@ -176,16 +173,6 @@ def test_the_search_finds_the_answer_with_one_run_a_count(
     assert study.requests[-1].keys() == rests_on
 
 
-def test_with_a_deadline_the_baseline_gets_as_many_runs_as_an_interval_takes() -> None:
-    study = Simulated(FALLING, DecisionRule(deadline_minutes=1 / 5), Repeats(min=6, max=10))
-    assert study.play() == 8
-    assert {devices: n for devices, n in study.runs.items() if n} == {1: 3, 8: 6}
-    both = DecisionRule(deadline_minutes=1 / 5, min_efficiency=0.7)
-    study = Simulated(FALLING, both, Repeats(min=6, max=10))
-    assert study.play() == 8
-    assert {devices: n for devices, n in study.runs.items() if n} == {1: 6, 8: 6}
-
-
 @pytest.mark.parametrize(("repeats", "misses"), [(1, {1, 2}), (6, {1, 2, 4})])
 def test_a_single_run_that_keeps_the_deadline_is_repeated_before_more_devices_are_tried(
     repeats: int, misses: set[int]
@@ -208,26 +195,6 @@ def test_a_doubt_that_100_runs_would_not_settle_gets_no_round_and_one_sentence()
     assert told[1].startswith("More repeats do not tell")
     # one run does not show how close they are
     assert judge(of(RATES, repeats=1).analysis(close), ONLY).wanted.keys() == {1, 4}
-
-
-def test_counts_without_a_result_are_misses_and_nothing_follows_without_a_baseline() -> None:
-    assert Simulated(ALL_GOOD, without_speed=(8,)).play() == 64
-    lost = Simulated(ALL_GOOD, without_speed=(1,))
-    lost.play()
-    assert lost.requests == []
-    assert next_runs([], {}, Findings(None, {}), HIGH, REPEATS) == {}
-    assert next_runs([2, 4], {}, Findings(None, {}), HIGH, REPEATS) == {2: FIRST_OF_BASELINE}
-
-
-def test_a_doubt_gets_at_most_twice_its_runs_at_a_time_and_never_more_than_the_most() -> None:
-    def requested(wanted: int, runs: int) -> dict[int, int]:
-        made = dict.fromkeys(COUNTS, 1) | {1: 6, 64: runs}
-        found = Findings(64, {devices: float(devices) for devices in COUNTS}, wanted={64: wanted})
-        return next_runs(COUNTS, made, found, HIGH, Repeats(min=3, max=10))
-
-    assert [requested(*each) for each in ((4, 3), (40, 3), (40, 6), (40, 10))] == [
-        {64: 4}, {64: 6}, {64: 10}, {},
-    ]  # fmt: skip
 
 
 def test_no_study_of_thousands_exceeds_its_budget_whatever_its_runs_take() -> None:
@@ -256,12 +223,8 @@ OF_A_MINUTE = 1 / 60
 """Device-hours of the most that a run may take on one device."""
 
 
-def with_keys(text: str, keys: str) -> str:
-    return text.replace("steps: 300", f"steps: 300\n    {keys}")
-
-
 def limited(budget: float, text: str = ONE_MINUTE_RUNS) -> str:
-    return with_keys(text, f"budget: {{device_hours: {budget:.6f}}}")
+    return text.replace("steps: 300", f"steps: 300\n    budget: {{device_hours: {budget:.6f}}}")
 
 
 def spent(judged: Round) -> float:
@@ -275,27 +238,9 @@ def most(judged: Round) -> float:
     return sum(devices[point] * more * OF_A_MINUTE for point, more in judged.further.items())
 
 
-def leave_failed(folder: Path, shape: str, seconds: float) -> None:
-    """Leave a run whose tries have taken so many seconds and no result."""
-    run = definition().model_copy(update={"shape": Shape.parse(shape)})
-    leave_failure(folder, run, "failed", "", seconds=seconds)
-
-
 def analyzed(study: PlantedStudy) -> Analysis:
     (name,) = study.questions
     return read_and_conclude(name, parts_of(make_plan(study.study), name, study.results))
-
-
-def test_the_series_of_a_sweep_share_a_budget_that_runs_at_their_limit_keep(tmp_path: Path) -> None:
-    text = with_keys(ONE_MINUTE_RUNS, "sweep: {gradient_as_bucket_view: [false, true]}")
-    points: set[str] = set()
-    for budget in (0.3, 0.6):
-        study = PlantedStudy(tmp_path / str(budget), limited(budget, text), overhead(0.04))
-        for judged in study.play():
-            assert spent(judged) + most(judged) <= budget + 1e-9, judged
-            points |= judged.further.keys()
-    # a larger budget reaches a more expensive count
-    assert {"d16" in point for point in points} == {True, False}
 
 
 def test_a_rest_that_pays_for_one_of_two_repeats_buys_that_one_and_the_answer_says_what_is_open(
@@ -333,49 +278,6 @@ def test_tries_that_failed_are_paid_from_the_budget(tmp_path: Path, failed_secon
     assert spent(judged) >= 2 * failed_seconds / 3600
     assert ("d2" in judged.further) == (not failed_seconds)
     assert spent(judged) + most(judged) <= budget
-
-
-def test_spending_is_of_all_jobs_of_all_runs_as_they_are_billed(tmp_path: Path) -> None:
-    played = PlantedStudy(tmp_path / "played", ONE_MINUTE_RUNS, overhead(0.04))
-    played.make_runs()
-    runs = tmp_path / "runs"
-    leave_failed(runs / "d2.r1", "1x2", 150.0)
-    leave_failed(runs / "d8.r1", "2x4", 10.0)
-    (runs / "d16.r1").mkdir()  # nothing is known of it
-    leave_failed(runs / "d4.r1", "1x4", 30.0)
-    (runs / "d4.r1" / FAILURE).write_text("{", encoding="utf-8")
-    (runs / "d1.r1").mkdir()
-    summary = (played.folder / "runs" / "d1.r1" / RECORD).read_text(encoding="utf-8")
-    (runs / "d1.r1" / RECORD).write_text(summary, encoding="utf-8")
-
-    found = Spending.of(runs, {2: 4.0})
-
-    seconds = found.seconds["d1.r1"]
-    assert 30 < seconds < 60
-    assert dict(found.seconds) == {"d1.r1": seconds, "d2.r1": 150.0, "d8.r1": 10.0}
-    # 2 devices are billed as the 4 of their node
-    assert found.device_hours == pytest.approx((seconds + 4 * 150 + 8 * 10) / 3600)
-
-
-LIST = CHOOSING.replace("{up_to: 16}", "[1, 8]")
-
-
-@pytest.mark.parametrize(
-    ("text", "site", "counted"),
-    [
-        (CHOOSING, SITE, {"d1": 3, "d8": 3}),
-        (CHOOSING, {**SITE, "devices_per_node": 8}, {"d1": 3}),
-        (with_keys(CHOOSING, "seed: 7"), SITE, {}),
-    ],
-    ids=["equal", "other nodes", "other settings"],
-)
-def test_runs_of_a_list_are_not_made_again_unless_they_were_made_in_another_way(
-    tmp_path: Path, text: str, site: dict[str, object], counted: dict[str, int]
-) -> None:
-    PlantedStudy(tmp_path, LIST, overhead(0.1)).make_runs()
-    judged = PlantedStudy(tmp_path, text, overhead(0.1), site).judge()
-    # two of the baseline are requested before any round
-    assert {point: n for point, n in judged.repeats.items() if n} == {"d1": 2} | counted
 
 
 def test_repeats_of_a_list_are_added_until_the_decision_is_clear(tmp_path: Path) -> None:

@@ -26,53 +26,6 @@ def gains(points: Mapping[tuple[str, int], Any], values: list[Any], key: str, **
     return analysis_of(make_runs(points, **columns), options, sweep={key: values}).options
 
 
-def test_an_option_is_compared_on_equal_devices_and_beside_equal_other_options() -> None:
-    swept: dict[str, list[Any]] = {
-        "model": ["linear", "digits_cnn"],
-        "gradient_as_bucket_view": [False, True],
-    }
-    options: dict[str, Options] = {
-        f"{model}-{view}": (("model", model), ("gradient_as_bucket_view", view))
-        for model, view in product(*swept.values())
-    }
-    rates = {
-        (series, devices): [each * 4.0**place for each in (98.0, 100.0, 103.0)]
-        for place, (series, devices) in enumerate(product(options, (1, 2)))
-    }
-    table = analysis_of(make_runs(rates, started_at=None), options, sweep=swept).options
-
-    assert len(table) == 2 * 2 + 2 * 2
-    views, models = (table[table["option"] == key] for key in ("gradient_as_bucket_view", "model"))
-    # devices come first, then the view, then the model
-    assert views["throughput_ratio"].tolist() == pytest.approx([16.0] * 4)
-    assert models["throughput_ratio"].tolist() == pytest.approx([256.0] * 4)
-    assert sorted(zip(views["devices"], views["beside"], strict=True)) == [
-        *((1, "model digits_cnn"), (1, "model linear"), (2, "model digits_cnn"), (2, "model linear")),
-    ]
-    assert (set(models["reference"]), set(models["value"])) == ({"linear"}, {"digits_cnn"})
-    assert (views["throughput_ratio_low"] < 16).all()
-    assert (views["throughput_ratio_high"] > 16).all()
-
-
-@pytest.mark.parametrize(
-    ("key", "values", "rates", "rows"),
-    [
-        ("bucket_cap_mb", [1, 2, 4], [10.0, 20.0, 40.0], [(1, 2, 2.0), (1, 4, 4.0)]),
-        ("bucket_cap_mb", ["default", 50], [100.0, 150.0], [("default", 50, 1.5)]),
-        ("gradient_as_bucket_view", [False, True], [100.0, "failed"], []),
-    ],
-    ids=["further values", "a name", "failed runs"],
-)
-def test_every_further_value_is_compared_with_the_first(
-    key: str, values: list[Any], rates: list[Any], rows: list[tuple[Any, ...]]
-) -> None:
-    points = {(str(value), 1): [rate] * 3 for value, rate in zip(values, rates, strict=True)}
-    found = gains(points, values, key).to_dict("records")
-    assert [(row["reference"], row["value"], row["throughput_ratio"]) for row in found] == [
-        (reference, value, pytest.approx(ratio)) for reference, value, ratio in rows
-    ]
-
-
 def test_of_sixteen_options_only_the_one_that_doubles_the_speed_is_called_faster() -> None:
     """By p values that are not adjusted for their number, others are called faster or slower, too."""
     logs = np.random.default_rng(1).normal(0, 0.03, (17, 3))

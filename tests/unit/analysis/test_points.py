@@ -35,16 +35,6 @@ def test_the_efficiency_is_relative_to_the_best_configuration_of_the_fewest_devi
     assert row["best_baseline"] == "fast"
 
 
-def test_a_training_that_reached_no_target_has_no_efficiency() -> None:
-    points = {(name, devices): spread(100.0 * devices) for name in ("fp32", "bf16") for devices in (1, 2)}
-    reached = {("bf16", devices): [3, 3, 3] for devices in (1, 2)}
-    found = Planted(points, target=0.9, epochs=reached, swept=["precision"]).analysis()
-    assert found.answer.clock == "target"
-    for devices in (1, 2):
-        assert at(found, devices, "fp32")[["speedup", "parallel_efficiency"]].isna().all()
-        assert at(found, devices, "bf16")[["speedup", "parallel_efficiency"]].notna().all()
-
-
 @pytest.mark.parametrize(
     ("keys", "columns", "total_times", "clock"),
     [

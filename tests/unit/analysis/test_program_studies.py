@@ -11,10 +11,8 @@ import pytest
 from tests.planted_records import (
     DDP,
     STEPS,
-    experiment,
     program_experiment,
     write_program_run,
-    write_run,
 )
 from tests.unit.analysis.planted import at, concluded
 
@@ -22,7 +20,6 @@ from scalewise.analysis.conditions import OTHER_CONDITIONS
 from scalewise.analysis.runs import collect
 from scalewise.analysis.study import Analysis
 from scalewise.config.experiment import ProgramExperiment
-from scalewise.records import EpochRecord
 
 pytestmark = pytest.mark.slow
 
@@ -60,15 +57,6 @@ def test_planted_speedups_of_a_program_are_found_and_unknown_figures_stay_unknow
     assert scaling["startup_seconds"].to_list() == pytest.approx([6.5] * 3)
     assert not {"NaN", "nan", "None"} & set(re.findall(r"\w+", analysis.answer.to_json()))
     assert analysis.epochs[["step", "loss"]].iloc[1].to_list() == [4, 1.8]
-
-
-def test_epochs_that_a_program_writes_take_the_place_of_the_losses_by_step(tmp_path: Path) -> None:
-    spec = program_experiment(devices=[1, 2])
-    rows = [EpochRecord(number, None, None, None, None, 2.0 / number, None, None) for number in (1, 2, 3)]
-    write_study(tmp_path, spec, {1: 0.1, 2: 0.11}, epochs=rows)
-    analysis = concluded(tmp_path, spec)
-    assert analysis.epochs["test_loss"].to_list() == [2.0, 1.0, 2.0 / 3] * 6
-    assert "loss" not in analysis.epochs
 
 
 @pytest.mark.parametrize(
@@ -120,16 +108,6 @@ def test_time_to_a_metric_decides_as_time_to_an_accuracy_does(tmp_path: Path) ->
     assert "last reading of a run: 2.80" in facts[1]
 
 
-def test_a_metric_that_no_run_reaches_leaves_the_answer_to_the_rate_of_steps(tmp_path: Path) -> None:
-    spec = program_experiment(steps=None, metric={"pattern": "acc=([0-9.]+)$", "at_least": 0.9})
-    reading = [{"seconds": 1.0, "step": 10, "value": 0.7}]
-    write_study(tmp_path, spec, {1: 0.1, 2: 0.1}, program={"metric": reading})
-    analysis = concluded(tmp_path, spec)
-    assert analysis.answer.clock == "steps"
-    assert any("acc=([0-9.]+)$ at least 0.9" in text for text in cautions(analysis))
-    assert analysis.origins["metric"][0] == "acc=([0-9.]+)$ at least 0.9: reached in 0 of 6 runs"
-
-
 @pytest.mark.parametrize("steps", [STEPS, None])
 def test_a_limit_of_whole_runs_is_judged_where_runs_are_whole(tmp_path: Path, steps: int | None) -> None:
     spec = program_experiment(steps=steps, decision={"deadline_minutes": 5, "min_efficiency": 0.9})
@@ -140,24 +118,6 @@ def test_a_limit_of_whole_runs_is_judged_where_runs_are_whole(tmp_path: Path, st
     if steps is not None:
         assert cautions(analysis)[0].startswith("deadline_minutes cannot be judged")
         assert analysis.answer.certainty != "clear"
-
-
-def test_a_built_in_study_that_steps_end_has_an_answer_without_epochs(tmp_path: Path) -> None:
-    spec = experiment(steps=50, decision={"max_device_hours": 1})
-    for devices, rate in ((1, 1000.0), (2, 1900.0)):
-        for repeat, factor in enumerate(SCATTER, start=1):
-            write_run(
-                tmp_path / "runs",
-                f"d{devices}.r{repeat}",
-                accuracies=(),
-                rate=rate * factor,
-                settings={"steps": 50},
-                train_seconds=6.0,
-            )
-    analysis = concluded(tmp_path, spec)
-    assert analysis.answer.devices == 2
-    assert cautions(analysis)[0].startswith("max_device_hours cannot be judged")
-    assert analysis.runs["wall_seconds"].isna().all()
 
 
 # --- what may be compared -----------------------------------------------------------------------------
@@ -247,37 +207,6 @@ def test_passes_that_may_be_part_of_a_training_have_a_caution_with_both_speedups
     for table in (analysis.scaling, analysis.runs):
         column = table["throughput_with_no_grad"]
         assert set(column.dropna().round(6)) == {rate for rate in rates.values() if rate is not None}
-
-
-def test_what_a_program_was_seen_to_do_stands_among_the_cautions_with_its_runs(tmp_path: Path) -> None:
-    spec = program_experiment()
-    same = "All ranks train on the same batches."
-    write_study(tmp_path, spec, {1: 0.1})
-    write_study(tmp_path, spec, {2: 0.1}, program={"cautions": [same]})
-    assert f"In 3 of 6 runs: {same}" in cautions(concluded(tmp_path, spec))
-
-
-def test_a_run_that_is_left_out_on_one_device_count_is_named_in_the_answer(tmp_path: Path) -> None:
-    spec = program_experiment(devices=[1], repeats=2)
-    for repeat in (1, 2):
-        program = {"imported_files": {f"/home/a/m{repeat}.py": "a" * 64}}
-        write_program_run(tmp_path / "runs", f"d1.r{repeat}", spec, 0.1, program=program)
-    analysis = concluded(tmp_path, spec)
-    assert at(analysis, 1)[["n", "n_left_out"]].tolist() == [1, 1]
-    assert any("a/m" in text for text in cautions(analysis))
-
-
-def test_a_swept_argument_is_a_series_of_its_own(tmp_path: Path) -> None:
-    arguments = ["--lr", "{argument.lr}", "--seed", "{seed}"]
-    spec = program_experiment(repeats=1, arguments=arguments, sweep={"argument.lr": [0.1, 0.2]})
-    for rate, speed in ((0.1, 1.0), (0.2, 1.5)):
-        for devices in (1, 2):
-            run, options = f"d{devices}.lr-{rate}.r1", {"argument.lr": rate}
-            write_program_run(tmp_path / "runs", run, spec, 0.1 / speed, options=options)
-    analysis = concluded(tmp_path, spec)
-    assert set(analysis.runs["outcome"]) == {"completed"}
-    assert analysis.options["option"].unique().tolist() == ["argument.lr"]
-    assert analysis.options["throughput_ratio"].to_list() == pytest.approx([1.5, 1.5])
 
 
 @pytest.mark.parametrize(("on_four", "apart"), [(DDP, 0), (["fully_shard"], 1)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -11,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.planted_records import WINDOW, experiment, write_run
+from tests.planted_records import experiment, write_run
 from tests.unit.analysis.planted import at, concluded
 
 from scalewise.analysis.runs import RUN_COLUMNS, Tables, collect
@@ -54,16 +53,6 @@ def test_a_completed_run_brings_its_figures_and_what_the_monitor_saw(tmp_path: P
         assert pd.isna(unwatched[column]), column
 
 
-def test_samples_per_joule_are_those_of_the_time_in_which_the_energy_was_measured(tmp_path: Path) -> None:
-    """From the first measured step to the last, the begin of an epoch in between included."""
-    windows = [
-        WINDOW.model_copy(update={"first_step": step, "warmup": step in {0, 2, 4}}) for step in range(5)
-    ]
-    write_run(tmp_path, "d2.r1", windows=windows, energy_joules=512.0)
-    (row,) = collect("study", with_target(devices=[2], repeats=1), tmp_path).runs.to_dict("records")
-    assert (row["samples"], row["samples_per_joule"]) == (5 * 256, 3 * 256 / 512)
-
-
 def test_time_to_accuracy_is_training_time_until_the_first_epoch_that_reaches_it(tmp_path: Path) -> None:
     curves = [(0.5, 0.89, 0.95), (0.9, 0.8, 0.95), (0.5, 0.95, 0.95), (0.5, 0.6, 0.7)]
     for repeat, accuracies in enumerate(curves, start=1):
@@ -93,17 +82,6 @@ def test_every_planned_run_has_a_row_with_its_outcome_and_reason(tmp_path: Path)
     ]
     assert tables.epochs["run"].tolist() == ["d1.r1"] * 3 + ["d1.r2"]
     assert len(tables.origins) == 2
-
-
-def test_folders_of_runs_that_are_no_longer_planned_are_not_in_the_tables(tmp_path: Path) -> None:
-    write_run(tmp_path, "d1.r1")
-    write_run(tmp_path, "d4.r1")
-    write_run(tmp_path, "d1.bucket-view-on.r1")
-    damaged = write_run(tmp_path, "d8.r1")
-    (damaged / RECORD).write_text("{", encoding="utf-8")
-    tables = collect("study", with_target(devices=[1], repeats=1), tmp_path)
-    assert tables.runs["run"].tolist() == ["d1.r1"]
-    assert set(tables.epochs["run"]) == {"d1.r1"}
 
 
 def test_swept_options_are_columns_and_name_the_series(tmp_path: Path) -> None:
@@ -177,30 +155,6 @@ def test_a_damaged_run_is_left_out_and_named_with_its_fix(
     assert "Delete " in damaged["reason"]
 
 
-def test_the_answer_counts_no_damaged_run_and_names_it(tmp_path: Path) -> None:
-    for run in ("d1.r1", "d1.r2", "d2.r1", "d2.r2"):
-        write_run(tmp_path / "runs", run, rate=1000.0 * int(run[1]))
-    (tmp_path / "runs" / "d2.r2" / EPOCHS).unlink()
-    analysis = concluded(tmp_path, with_target())
-    named = [text for text, _ in analysis.answer.cautions if "is left out: " in text]
-    assert ["d2.r2/epochs.csv" in text for text in named] == [True]
-    assert analysis.scaling["n"].tolist() == [2, 1]
-
-
-def test_equal_records_make_equal_files(tmp_path: Path) -> None:
-    made = []
-    for name in ("first", "second"):
-        folder = tmp_path / name
-        for devices in (1, 2):
-            waited: dict[str, Any] = {"mean_utilization": 0.3, "loader": "workers"}
-            write_run(folder / "runs", f"d{devices}.r1", rate=900.0 * devices, **waited)
-        concluded(folder, with_target(repeats=1))
-        made.append({path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()})
-    assert made[0] == made[1]
-    tables = {"runs.csv", "epochs.csv", "scaling.csv", "options.csv"}
-    assert made[0].keys() == tables | {"answer.json", "provenance.json"}
-
-
 # --- runs that resumed from a checkpoint ----------------------------------------------------------------
 
 
@@ -242,52 +196,3 @@ def test_a_resumed_run_has_no_wall_time_and_memory_to_compare_but_keeps_its_thro
         assert row["peak_memory_bytes"] > 0
     point = at(concluded(tmp_path, experiment()), 2)
     assert point["peak_memory_bytes"] == undisturbed["peak_memory_bytes"]
-
-
-def test_walls_of_a_point_are_those_of_its_undisturbed_runs(tmp_path: Path) -> None:
-    study(tmp_path, {"d2.r1": TWICE})
-    # what its last start took is far from what a whole run takes
-    summary = tmp_path / "runs" / "d2.r1" / RECORD
-    summary.write_text(summary.read_text().replace("00:01:30", "01:00:00"), encoding="utf-8")
-    point = at(concluded(tmp_path, experiment()), 2)
-    # two runs are taken to scatter by 5 %
-    assert point["wall_seconds"] == 90
-    assert point["wall_seconds_next"] == pytest.approx(
-        90 * math.exp(1.6449 * 0.05 * math.sqrt(1.5)), rel=1e-4
-    )
-    assert (point["n"], point["wall_n"]) == (3, 2)
-    assert point["speedup"] == pytest.approx(2)
-
-
-def test_a_resumed_run_reached_the_target_in_so_many_epochs_and_in_no_time_to_compare(tmp_path: Path) -> None:
-    study(tmp_path, {"d2.r1": TWICE})
-    # seconds of the renewed warm-up, which no undisturbed run has
-    epochs = tmp_path / "runs" / "d2.r1" / EPOCHS
-    epochs.write_text(epochs.read_text(encoding="utf-8").replace("\n2,2.0,", "\n2,20.0,"), encoding="utf-8")
-    tables = collect("study", experiment(target={"accuracy": 0.9}), tmp_path / "runs")
-    resumed, undisturbed = row_of(tables, "d2.r1"), row_of(tables, "d2.r2")
-    assert pd.isna(resumed["time_to_accuracy_seconds"])
-    assert resumed["epochs_to_accuracy"] == 2
-    assert (undisturbed["time_to_accuracy_seconds"], undisturbed["epochs_to_accuracy"]) == (3, 2)
-    point = at(concluded(tmp_path, experiment(target={"accuracy": 0.9})), 2)
-    assert point["n_reached"] == 3
-    seconds = [point[f"time_to_accuracy_seconds{end}"] for end in ("", "_low", "_high")]
-    assert seconds == pytest.approx([3, math.nan, math.nan], nan_ok=True)
-
-
-def test_a_deadline_is_not_judged_by_runs_that_were_all_cut_off(tmp_path: Path) -> None:
-    study(tmp_path, {f"d2.r{repeat}": ONCE for repeat in (1, 2, 3)})
-    for decision, missed in (
-        ({"deadline_minutes": 1}, "1.50 minutes"),
-        ({"max_device_hours": 0.01}, "0.0250 device-hours"),
-    ):
-        answer = concluded(tmp_path, experiment(decision=decision)).answer
-        assert answer.devices is None
-        assert missed in answer.verdict
-    assert concluded(tmp_path, experiment(decision={"deadline_minutes": 2})).answer.devices == 1
-
-
-def test_the_answer_names_the_runs_that_were_resumed(tmp_path: Path) -> None:
-    study(tmp_path, {"d2.r1": TWICE, "d1.r3": ONCE})
-    found = [text for text, _ in concluded(tmp_path, experiment()).answer.cautions if "checkpoint" in text]
-    assert [text[:6] for text in found] == ["2 runs"]

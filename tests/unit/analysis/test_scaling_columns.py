@@ -12,20 +12,15 @@ from scipy import stats
 from tests.paths import ROOT
 from tests.unit.analysis.planted import (
     ONLY,
-    START_UP,
     analysis_of,
     at,
     make_runs,
-    make_spec,
-    make_tables,
     spread,
 )
 from tests.unit.analysis.reference import next_bound
 
 from scalewise.analysis.analysis_spec import THROUGHPUT as RATE
-from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.points import SCALING_COLUMNS
-from scalewise.analysis.study import Analysis, Part, conclude
 
 NAN = math.nan
 
@@ -73,14 +68,6 @@ def test_columns_are_means_or_medians_of_the_runs_that_know_them() -> None:
     assert (row["wall_seconds_next"], row["wall_n"]) == (pytest.approx(bound), 3)
 
 
-def test_a_start_takes_no_longer_than_the_run_less_its_training() -> None:
-    runs = make_runs({(ONLY, 1): [100.0], (ONLY, 2): [180.0]}, train_seconds=20.0, wall_seconds=23.0)
-    runs["imports_seconds"] = [0.5, 30.0]  # of a rank that the others did not wait for
-    runs[["launch_seconds", "preparation_seconds"]] = 0.0
-    runs["first_step_seconds"] = 1.0
-    assert analysis_of(runs).scaling["startup_seconds"].tolist() == [1.5, 4.0]
-
-
 @pytest.mark.parametrize("fits", [True, False])
 def test_each_series_has_a_baseline_of_its_own_the_fewest_devices_that_it_fits_on(fits: bool) -> None:
     plain = {1: spread(100.0) if fits else ["out-of-memory"] * 3, 2: spread(180.0), 8: spread(540.0)}
@@ -106,52 +93,3 @@ def test_a_count_that_was_added_on_a_slower_day_is_compared_with_that_days_basel
 
 
 # ---- the amounts for the same work ----------------------------------------------------------------------
-
-
-def priced(prices: dict[str, float | None], by: str) -> Analysis:
-    """Return the analysis of two partitions, of which the second is three times as fast."""
-    parts, tables = [], []
-    for (name, price), rate in zip(prices.items(), (100.0, 300.0), strict=True):
-        spec = AnalysisSpec("study", make_spec([1], decision={"by": by}), accelerator="cuda")
-        parts.append(Part(name, spec, price=price, unit="price"))
-        tables.append(make_tables(make_runs({(ONLY, 1): spread(rate)}, energy_joules=3.6e6)))
-    return conclude("study", parts, tables)
-
-
-@pytest.mark.parametrize(
-    ("prices", "best"),
-    [
-        ({"slow": 1.0, "fast": 2.0}, "fast"),
-        ({"slow": 1.0, "fast": 4.0}, "slow"),
-        ({"slow": 0.0, "fast": 2.0}, "slow"),
-        ({"slow": 1.0, "fast": None}, "slow"),
-    ],
-    ids=["cheaper by its speed", "too expensive", "free", "of unknown price"],
-)
-def test_a_cost_is_a_price_of_device_hours_and_unknown_without_one(
-    prices: dict[str, float | None], best: str
-) -> None:
-    found = priced(prices, "cost")
-    assert found.answer.partition == best
-    table = found.scaling.set_index("partition")
-    for name, rate in (("slow", 100.0), ("fast", 300.0)):
-        price, cost = prices[name], float(table["cost"][name])
-        hours = 600_000 / rate / 3600
-        assert math.isnan(cost) if price is None else cost == pytest.approx(price * hours, rel=1e-3, abs=1e-9)
-
-
-def test_what_is_unknown_of_all_cannot_decide() -> None:
-    answer = priced({"slow": 1.0, "fast": 1.0}, "soonest").answer
-    assert answer.partition == "fast"
-    assert any("`by: soonest` cannot decide" in sentence for sentence, _ in answer.cautions)
-
-
-def test_a_whole_run_counts_its_start_up_and_its_devices() -> None:
-    runs = make_runs({(ONLY, 1): spread(100.0), (ONLY, 2): spread(190.0)})
-    table = analysis_of(runs, decision={"max_device_hours": 100}).scaling.set_index("devices")
-    walls = {devices: START_UP + 600_000 / rate for devices, rate in {1: 100.0, 2: 190.0}.items()}
-    assert table["seconds"].to_dict() == pytest.approx(walls, rel=1e-3)
-    assert table["cost"].to_dict() == pytest.approx(
-        {n: n * each / 3600 for n, each in walls.items()}, rel=1e-3
-    )
-    assert table.loc[2, "speedup"] == pytest.approx(walls[1] / walls[2], rel=1e-3)

@@ -41,24 +41,6 @@ def test_the_interval_covers_the_planted_fraction(
     assert covered >= LEAST_SHARE * SEEDS
 
 
-def test_points_off_the_law_widen_the_interval() -> None:
-    rate = LAWS["strong"](0.04)
-
-    def half_width(kink: Rate) -> float:
-        found = serial_fraction(measured(kink, (1, 2, 4, 8), seed=1), "strong")
-        assert found is not None
-        return found.high - found.estimate
-
-    assert half_width(lambda n: rate(n) * (0.7 if n >= 4 else 1)) > 4 * half_width(rate)
-
-
-def test_runs_without_scatter_give_the_fraction_itself() -> None:
-    rates = {n: [LAWS["strong"](0.1)(n)] * 3 for n in (1, 2, 8)}
-    found = serial_fraction(rates, "strong")
-    assert found is not None
-    assert (found.low, found.estimate, found.high) == pytest.approx((0.1, 0.1, 0.1), abs=1e-4)
-
-
 @pytest.mark.parametrize(
     "rates",
     [{}, {1: [100.0] * 9, 2: [190.0] * 9}, {1: [99.0, 100.0], 2: [190.0, 191.0], 4: [370.0, 371.0], 8: []}],

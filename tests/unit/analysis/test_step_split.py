@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from tests.planted_records import experiment, rank_record, write_run
-from tests.unit.analysis.planted import concluded
 
-from scalewise.analysis.runs import collect
 from scalewise.analysis.steps import COLUMNS, STEP_COLUMNS, split
 from scalewise.records import Window
 
@@ -78,18 +74,6 @@ def test_the_parts_of_a_step_sum_to_it(
         assert math.isnan(found["slowest_rank"])
 
 
-@pytest.mark.parametrize(
-    ("communication", "slow"),
-    [
-        pytest.param([0.5, 0.5, 0.12, 0.1], "node1", id="both ranks of a host are slow"),
-        pytest.param([0.5, 0.5, 0.5, 0.1], None, id="one of its ranks is"),
-        pytest.param([0.5, 0.1, 0.5, 0.1], None, id="one of each host is"),
-    ],
-)
-def test_a_host_is_slow_if_all_its_ranks_are(communication: list[float], slow: str | None) -> None:
-    assert split(windows(1.0), ranks(communication))["slow_host"] == slow
-
-
 def test_what_was_not_measured_is_unknown() -> None:
     found = split(windows(1.0), ranks([math.nan, math.nan], loader=[0.1, 0.3]))
     assert found["step_seconds"] == pytest.approx(1.0)
@@ -101,24 +85,3 @@ def test_what_was_not_measured_is_unknown() -> None:
     found = split(windows(1.0), ranks([0.1, 0.5], waiting=[math.nan] * 2))
     assert_sums(found | {"jitter_seconds": 0.0})
     assert math.isnan(found["jitter_seconds"])
-
-
-def test_the_tables_of_a_study_hold_the_parts_of_each_runs_steps(tmp_path: Path) -> None:
-    measured = [
-        rank_record(rank, loader_wait_seconds=1.0, communication_seconds_per_step=communication,
-                    waiting_seconds_per_step=communication - 0.1)
-        for rank, communication in enumerate((0.5, 0.1))
-    ]  # fmt: skip
-    runs = tmp_path / "runs"
-    write_run(runs, "d2.r1", windows=windows(1.0), ranks=measured)
-    spec = experiment(devices=[2], repeats=1)
-    analysis = concluded(tmp_path, spec)
-    (row,) = analysis.runs.to_dict("records")
-    assert_sums(row)
-    assert row["straggler_seconds"] == pytest.approx(0.4)
-    assert row["slowest_rank"] == 1
-    assert analysis.scaling["straggler_seconds"].tolist() == pytest.approx([0.4])
-    (runs / "d2.r1" / "ranks.csv").unlink()
-    (row,) = collect("study", spec, runs).runs.to_dict("records")
-    assert row["outcome"] == "unreadable"
-    assert "ranks.csv: cannot be read" in row["reason"]

@@ -489,9 +489,35 @@ def test_prepared_files_count_by_their_header_and_a_programs_files_by_every_byte
     assert hashes(built_in, dataset=dataset) != hashes(built_in, dataset=copy)
 
     script.write_text("import torch\n", encoding="utf-8")
-    settings = ProgramSettings(program=str(script), files=[str(dataset)], inputs=[str(tmp_path)])
+    settings = ProgramSettings(program=str(script))
     own = definition().model_copy(update={"settings": settings})
     before = hashes(own)
-    assert before.keys() == {"program", "files", "inputs"}
+    assert before.keys() == {"program"}
+    os.utime(script, (1, 1))
+    assert hashes(own) == before
     script.write_text("import torch  # changed\n", encoding="utf-8")
-    assert {name for name in before if before[name] != hashes(own)[name]} == {"program", "inputs"}
+    assert hashes(own) != before
+
+
+@pytest.mark.parametrize(("size", "by_content"), [(1_000_000, True), (1_000_001, False)])
+def test_small_files_count_by_content_and_large_files_and_folders_by_names_sizes_and_times(
+    size: int, by_content: bool, tmp_path: Path
+) -> None:
+    script, data, folder = (tmp_path / name for name in ("train.py", "data", "folder"))
+    folder.mkdir()
+    for path in (script, data, folder / "image"):
+        path.write_bytes(bytes(size))
+        os.utime(path, (1, 1))
+
+    def digest(path: Path) -> str:
+        settings = ProgramSettings(program=str(script), files=[str(path)])
+        return hashes(definition().model_copy(update={"settings": settings}))["files"]
+
+    before, of_folder = digest(data), digest(folder)
+    for path in (data, folder / "image"):
+        os.utime(path, (2, 2))
+    assert (digest(data) == before) is by_content
+    assert digest(folder) != of_folder
+    data.write_bytes(bytes(size - 1) + b"x")
+    os.utime(data, (1, 1))
+    assert (digest(data) != before) is by_content

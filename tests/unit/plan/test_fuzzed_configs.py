@@ -34,7 +34,7 @@ from tests.workflow.workplace import filled_in
 from scalewise.config.errors import StudyError
 from scalewise.config.shape import Shape
 from scalewise.config.site import Site
-from scalewise.config.slurm import MANAGED_BY_SBATCH, MANAGED_BY_SRUN
+from scalewise.config.slurm import MANAGED_BY_SBATCH
 from scalewise.plan.launch import RankLaunch, SiteLaunch, build_launch
 from scalewise.plan.make_plan import make_plan
 from scalewise.plan.plan_table import plan_lines
@@ -190,9 +190,7 @@ def options_of(words: Sequence[str]) -> dict[str, str]:
     """``--name=value`` by name; of those that follow from the run, none is written twice."""
     named = [word.partition("=")[::2] for word in words if word.startswith("--")]
     names = Counter(name for name, _ in named)
-    assert not [
-        name for name in names if names[name] > 1 and name[2:] in MANAGED_BY_SBATCH.keys() | MANAGED_BY_SRUN
-    ]
+    assert not [name for name in names if names[name] > 1 and name[2:] in MANAGED_BY_SBATCH]
     return dict(named)
 
 

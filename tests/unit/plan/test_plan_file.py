@@ -41,25 +41,15 @@ def test_jobs_read_the_plan_of_their_study_and_no_other_user_does(
     assert stat.S_IMODE(first.stat().st_mode) == 0o600
 
 
-def test_what_is_written_on_an_experiment_reaches_its_jobs(load: Load) -> None:
-    text = STUDY.replace("repeats: 1", "repeats: 1, description: Of digits.") % "First"
-    facts = make_plan(load(text))["experiments"]["a"]
-
-    assert (facts["title"], facts["description"]) == ("First", "Of digits.")
-    usual = make_plan(load(STUDY % "Second"))["experiments"]["a"]
-    assert (usual["title"], usual["description"]) == ("Second", "")
-
-
 def test_only_an_experiment_that_names_a_centre_has_a_proposal(load: Load) -> None:
     def proposal(keys: str) -> str:
         text = STUDY.replace("repeats: 1", f"repeats: 1, {keys}") % "First"
         return make_plan(load(text))["experiments"]["a"]["proposal"]
 
     assert proposal("epochs: 3, trainings: 8") == ""
-    asked = json.loads(proposal("proposal: {centre: ncar, margin: 0.1}, trainings: 8"))
+    asked = json.loads(proposal("proposal: {centre: ncar}, trainings: 8"))
     assert asked == {
         "centre": "ncar",
-        "margin": 0.1,
         "unit_factor": None,
         "trainings": 8,
         "samples_per_training": None,
@@ -110,11 +100,11 @@ def test_the_facts_of_a_site_arrive_in_its_jobs_unchanged(tmp_path: Path, plan: 
         prelude=["module load cuda; export A=\"$(hostname)\" B='c'  # why"],
         container=Container(image="a.sif", binds=["/a:/b"], prelude=["source '/ext3/env.sh'; x=$(y)  # why"]),
         network_interface="ib0",
-        slurm=Slurm(srun_extra=["--cpu-bind=cores"]),
+        slurm=Slurm(),
     )
     launch = SiteLaunch.of(resolve_site(facts))
     plan["sites"][""]["launch"] = launch.model_dump(mode="json")
     path = write_plan(plan, tmp_path)
 
-    assert (launch.slurm, launch.srun_extra) == (True, ("--cpu-bind=cores",))
+    assert launch.slurm
     assert SiteLaunch.model_validate(read_plan({PLAN: str(path)})["sites"][""]["launch"]) == launch

@@ -85,10 +85,6 @@ LAUNCHES: dict[str, Start] = {
         if launcher != "popen"
         for nodes, devices in ((1, 1), (1, 4), (2, 4))
     },
-    "srun with options of its site": (
-        *("srun", 2, 4),
-        {"slurm": True, "srun_extra": ("--cpu-bind=cores", "--label")},
-    ),
     **{
         f"{launcher} {how}": (launcher, 2, 4, {"slurm": True, **facts})
         for how, facts in PYTHONS.items()

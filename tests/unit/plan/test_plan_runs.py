@@ -232,12 +232,10 @@ experiments:
 FIELDS = Experiment.model_fields | ProgramExperiment.model_fields
 CHANGED: dict[str, Any] = {
     "title": "Another",
-    "description": "Another",
     "proposal": Proposal(centre="ncar"),
     "runtime_minutes": 99,
     "memory_gb": 3.5,
     "timeout_seconds": 77,
-    "keep_checkpoints": True,
     "budget": Budget(device_hours=3),
     "decision": DecisionRule(min_efficiency=0.7),
     "trainings": 8,
@@ -245,7 +243,7 @@ CHANGED: dict[str, Any] = {
     "target": Target(accuracy=0.9),
     "exclude": [{"devices": 2}],
     "repeats": Repeats(min=4, max=6),
-    "devices": Devices(every=[1, 4]),
+    "devices": Devices(counts=[1, 4]),
     "sweep": Sweep.model_validate({"momentum": [0.0, 0.9]}),
     "learning_rate": 0.2,
     "global_batch_size": 120,

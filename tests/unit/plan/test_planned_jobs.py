@@ -50,7 +50,7 @@ OF_ONE_MACHINE = """\
 defaults: {dataset: digits, model: linear, global_batch_size: 240, repeats: 1, devices: [1]}
 experiments:
   usual: {memory_gb: 4, timeout_seconds: 77}
-  other: {keep_checkpoints: true}
+  other: {runtime_minutes: 20}
 """
 
 
@@ -242,16 +242,13 @@ HOUR = 'longest_walltime: "01:00:00"'
     ("lines", "minutes", "expected"),
     [
         pytest.param(("account: a",), 30, (32, 1800, 30, 1), id="two minutes to end in"),
-        pytest.param(("signal_seconds: 10",), 30, (32, 1800, 10, 1), id="a later signal"),
-        pytest.param(("signal_seconds: 0",), 30, (32, 1800, 0, 1), id="no signal"),
         pytest.param((HOUR,), 30, (32, 1800, 30, 1), id="below the longest"),
         pytest.param((HOUR,), 58, (60, 3480, 30, 1), id="up to the longest"),
-        pytest.param((HOUR, "signal_seconds: 0"), 59, (60, 3540, 0, 1), id="a minute to end in"),
-        pytest.param((HOUR, "signal_seconds: 0"), 60, (60, 3570, 0, 1), id="as long: ended 30 s earlier"),
+        pytest.param(('longest_walltime: "00:03:00"',), 2, (3, 120, 0, 1), id="a minute to end in"),
+        pytest.param(('longest_walltime: "00:03:00"',), 3, (3, 150, 0, 1), id="as long: ended 30 s earlier"),
         pytest.param(('longest_walltime: "00:01:00"',), 1, (1, 30, 0, 1), id="a minute in all"),
         pytest.param((HOUR,), 59, (60, 3540, 60, 2), id="nearly as long"),
         pytest.param((HOUR,), 150, (60, 9000, 60, 3), id="two and a half times as long"),
-        pytest.param((HOUR, "signal_seconds: 600"), 150, (60, 9000, 600, 4), id="an earlier signal"),
         pytest.param(('longest_walltime: "2-00:00:00"',), 6000, (2880, 360_000, 60, 3), id="days"),
     ],
 )

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -25,19 +23,17 @@ def test_a_module_on_the_python_path_that_the_study_gives_is_a_program(load: Loa
 
 
 def test_a_module_is_looked_for_in_the_folder_that_it_runs_in(load: Load, tmp_path: Path) -> None:
-    (tmp_path / "config" / "mine.py").write_text("import beside\n", encoding="utf-8")
-    (tmp_path / "config" / "beside.py").touch()
+    (tmp_path / "config" / "mine.py").touch()
     study = load(of_program("working_directory: config", "program: -m mine"))
-    assert input_files(next(iter(study.runs.values())))["program"] == ["config/mine.py", "config/beside.py"]
+    assert input_files(next(iter(study.runs.values())))["program"] == ["config/mine.py"]
 
 
 def test_a_module_in_a_folder_that_a_shell_would_obey_is_refused(refuse: Refuse, tmp_path: Path) -> None:
     (tmp_path / "$(touch x)").mkdir()
-    (tmp_path / "$(touch x)" / "helper.py").touch()
-    (tmp_path / "helper.py").unlink()
-    (line,) = refuse(of_program('environment: {PYTHONPATH: "$(touch x)"}'))
-    assert " experiments.own.program is 'train.py'" in line
-    assert "'$(touch x)/helper.py'" in line
+    (tmp_path / "$(touch x)" / "mine.py").touch()
+    (line,) = refuse(of_program('environment: {PYTHONPATH: "$(touch x)"}', "program: -m mine"))
+    assert " experiments.own.program is '-m mine'" in line
+    assert "'$(touch x)/mine.py'" in line
 
 
 def test_paths_may_begin_with_the_home_folder(
@@ -49,13 +45,12 @@ def test_paths_may_begin_with_the_home_folder(
         of_program(
             "program: ~/train.py",
             "python: ~/python",
-            "files: [~/train.py]",
-            "inputs: [~/config]",
+            "files: [~/train.py, ~/config]",
             "prepare: [~/train.py, ~/out]",
         )
     )
     values = next(iter(study.runs.values())).settings.model_dump()
-    named = [values["program"], values["python"], *values["files"], *values["inputs"], values["prepare"][0]]
+    named = [values["program"], values["python"], *values["files"], values["prepare"][0]]
     assert named == [
         f"{tmp_path}/{name}" for name in ("train.py", "python", "train.py", "config", "train.py")
     ]
@@ -109,7 +104,7 @@ def test_how_a_script_runs_and_is_measured_is_part_of_what_defines_its_runs(line
 
 
 BOTH = """\
-defaults: {learning_rate: 0.2, epochs: 3, target: {accuracy: 0.9}, keep_checkpoints: true, devices: [1, 2]}
+defaults: {learning_rate: 0.2, epochs: 3, target: {accuracy: 0.9}, devices: [1, 2]}
 experiments:
   loop: {dataset: digits, model: linear, global_batch_size: 64}
   own: {program: train.py, arguments: ["{folder}"], scaling: weak, batch_size_per_device: 4, MORE}
@@ -124,91 +119,24 @@ def test_defaults_of_the_loop_concern_the_other_experiments(load: Load) -> None:
     assert (loop["devices"], own["devices"]) == ([1, 2], [1, 2])
 
 
-def lay_out(folder: Path, files: Mapping[str, str]) -> None:
-    for name, text in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-
-
-def files_of(program: str) -> list[Path]:
-    return program_files(ProgramSettings(program=program))
-
-
-def found(folder: Path) -> list[str]:
-    files = files_of(f"{folder}/mine.py")
-    assert files[0] == folder / "mine.py"
-    return sorted(str(path.relative_to(folder)) for path in files[1:])
-
-
 @pytest.mark.parametrize(
-    ("text", "imported"),
+    ("program", "file"),
     [
-        ("import layers", ["layers.py"]),
-        ("import layers as l, torch", ["layers.py"]),
-        ("from layers import Block", ["layers.py"]),
-        ("from layers import *", ["layers.py"]),
-        ("def main():\n    from layers import Block", ["layers.py"]),
-        ("import parts.head", ["parts/__init__.py", "parts/deep.py", "parts/head.py"]),
-        ("from parts import head", ["parts/__init__.py", "parts/deep.py", "parts/head.py"]),
-        ("from parts.head import Head", ["parts/__init__.py", "parts/deep.py", "parts/head.py"]),
-        ("import parts", ["parts/__init__.py"]),
-        ("from bare import one", ["bare/one.py"]),
-        ("import around", ["around.py", "layers.py"]),
-        ("import unused.elsewhere, torch.nn", []),
-        ("from . import layers", ["layers.py"]),
-        ("from ... import layers", ["layers.py"]),
+        ("models/mine.py", "models/mine.py"),
+        ("missing.py", "missing.py"),
+        ("-m models.mine", "models/mine.py"),
+        ("-m models", "models/__main__.py"),
+        ("-m models.gone", None),
     ],
 )
-def test_what_a_program_imports_from_its_folder_belongs_to_it(
-    tmp_path: Path, text: str, imported: list[str]
+def test_the_file_of_a_program_is_the_one_that_python_runs(
+    program: str, file: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lay_out(
-        tmp_path,
-        {
-            "mine.py": text,
-            "layers.py": "import around",
-            "around.py": "import layers",
-            "parts/__init__.py": "",
-            "parts/head.py": "from .deep import Deep",
-            "parts/deep.py": "from ..beyond import nothing",
-            "bare/one.py": "raise SystemExit",
-            "other.py": "",
-        },
-    )
-    expected = [*imported, "around.py"] if imported == ["layers.py"] else imported
-    assert found(tmp_path) == sorted(expected)
-
-
-def test_a_file_that_has_changed_is_read_again(tmp_path: Path) -> None:
-    lay_out(tmp_path, {"mine.py": "import one", "one.py": "", "second.py": ""})
-    assert found(tmp_path) == ["one.py"]
-    lay_out(tmp_path, {"mine.py": "import second"})
-    assert found(tmp_path) == ["second.py"]
-
-
-def test_a_neighbour_that_is_not_python_counts_all_the_same(tmp_path: Path) -> None:
-    lay_out(tmp_path, {"mine.py": "try:\n    import torn\nexcept SyntaxError:\n    pass", "torn.py": "def ("})
-    assert found(tmp_path) == ["torn.py"]
-
-
-def test_a_link_imports_from_where_the_file_lies(tmp_path: Path) -> None:
-    lay_out(tmp_path / "real", {"mine.py": "import layers", "layers.py": ""})
-    (tmp_path / "link.py").symlink_to(tmp_path / "real" / "mine.py")
-    lay_out(tmp_path, {"layers.py": ""})
-    files = files_of(f"{tmp_path}/link.py")
-    assert files == [tmp_path / "link.py", tmp_path / "real" / "layers.py"]
-
-
-def test_paths_stay_as_the_user_wrote_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lay_out(tmp_path / "models", {"mine.py": "import layers", "layers.py": ""})
     monkeypatch.chdir(tmp_path)
-    files = [os.fspath(path) for path in files_of("models/mine.py")]
-    assert files == ["models/mine.py", "models/layers.py"]
-
-
-def test_a_missing_file_is_among_the_files_of_a_program(tmp_path: Path) -> None:
-    assert files_of(f"{tmp_path}/missing.py") == [tmp_path / "missing.py"]
+    Path("models").mkdir()
+    for name in ("mine", "__main__"):
+        Path(f"models/{name}.py").touch()
+    assert program_files(ProgramSettings(program=program)) == ([Path(file)] if file else [])
 
 
 VALUES = {"devices": 4, "global_batch_size": 512, "folder": "/runs/{x} $HOME", "argument.n": 3}

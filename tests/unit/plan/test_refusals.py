@@ -90,8 +90,8 @@ PROGRAM: Sequence[Case] = (
     ("program: loop.py", "program loop.py", ""),
     ("program: train.py --lr 0.1", "program train.py --lr 0.1 arguments", ""),
     ("program: -m package.gone.away.x.__main__ y", "program", ""),
-    ("inputs: [data/train.bin]", "inputs[0] data/train.bin", "names: data path missing"),
-    ("inputs: [.]", "inputs[0] . results/", ""),
+    ("files: [data/train.bin]", "files[0] data/train.bin", "names: data path missing"),
+    ("files: [.]", "files[0] . results/", ""),
     ("working_directory: nowhere", "working_directory nowhere", ""),
     ("python: no-such-python", "python no-such-python", ""),
     ("arguments: ['{batch_size}', '{folder}']", "arguments[0] batch_size", ""),
@@ -222,7 +222,7 @@ def test_a_mistake_is_refused_with_its_line_key_and_value(
     [
         pytest.param(
             "runtime_minutes: 90",
-            site_of("cluster", slurm=['longest_walltime: "01:00:00"', "signal_seconds: 0"]),
+            site_of("cluster", slurm=['longest_walltime: "00:03:00"']),
             8,
             marks=pytest.mark.refuses("slurm: walltime over the limit"),
         ),

@@ -97,7 +97,7 @@ def curves(
 def section(folder: Path, table: pd.DataFrame, **fields: Any) -> Section:
     """Return a section on a table of points."""
     usual: dict[str, Any] = {
-        "name": "study", "title": "A study", "description": "", "answer": ANSWER,
+        "name": "study", "title": "A study", "answer": ANSWER,
         "figures": folder / "figures", "points": table, "runs": pd.DataFrame(columns=RUN_COLUMNS),
         "epochs": pd.DataFrame(columns=["run"]), "options": pd.DataFrame(columns=OPTION_COLUMNS),
         "cost_unit": "GPU-hours", "law": "", "target_accuracy": None,

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pandas as pd
 import pytest
 from tests.unit.report.page_parts import Page, cells
@@ -12,8 +9,7 @@ from tests.unit.report.planted_sections import ANSWER, HOSTILE, points, section
 
 from scalewise.analysis.disturbed import DISTURBED
 from scalewise.report.figures import draw
-from scalewise.report.page import measured_on, write_page
-from scalewise.report.tables import MOST_OPEN, filled_tables
+from scalewise.report.page import write_page
 
 SPEEDUPS = {"all runs": {1: 1.0, 2: 1.9, 4: 3.4}}
 
@@ -28,7 +24,7 @@ def html(tmp_path_factory: pytest.TempPathFactory) -> str:
     runs = pd.DataFrame({"run": [HOSTILE], "outcome": [DISTURBED], "reason": [HOSTILE]})
     sections = [
         section(folder / "a", table, name="first", title="First"),
-        section(folder / "b", hostile, name="second", title=HOSTILE, description=HOSTILE, runs=runs),
+        section(folder / "b", hostile, name="second", title=HOSTILE, runs=runs),
     ]
     for each in sections:
         draw(each)
@@ -63,40 +59,3 @@ def test_tables_show_values_intervals_and_dashes_and_leave_out_what_nobody_knows
     assert rows[2].startswith("|2|3|190|180 to 200|1.90|1.80 to 1.99|0.95|")
     assert rows[2].endswith("|5.26 min|5.00 to 5.53|10.5 min|–|")
     assert rows[3].endswith("|3,000|2,850 to 3,150|")
-
-
-def test_a_long_table_is_behind_its_title_and_single_runs_have_no_interval(tmp_path: Path) -> None:
-    counts = {count: float(count) for count in range(1, MOST_OPEN + 2)}
-    tables = filled_tables(section(tmp_path, points({"all runs": counts}, None)))
-    long = {table.name: table for table in tables}["points"]
-    assert not long.is_open
-    assert {cell.below for row, _ in long.rows for cell in row} == {""}
-    assert [best for _, best in long.rows].index(True) == 3
-
-
-def test_the_page_loads_nothing_and_allows_its_own_script_only(html: str) -> None:
-    page = Page(html)
-    assert not [tag for tag, _ in page.elements if tag in {"link", "iframe", "object", "embed", "img"}]
-    for _, attrs in page.elements:
-        for key in ("src", "href", "xlink:href", "srcset", "action"):
-            assert (attrs.get(key) or "#").startswith("#")
-    assert not re.search(r"@import|url\((?!#)", html)
-    (policy,) = (attrs["content"] for _, attrs in page.elements if "http-equiv" in attrs)
-    assert policy is not None
-    assert policy.startswith("default-src 'none'; script-src 'sha256-")
-    assert "unsafe-eval" not in policy
-
-
-def test_the_line_on_what_was_measured_has_runs_days_and_devices() -> None:
-    runs = pd.DataFrame(
-        {
-            "outcome": ["completed", "completed", "failed"],
-            "device_name": ["A100", "H100", "A100"],
-            "devices": [1, 2, 4],
-            "started_at": ["2026-03-01T09:00", "2026-03-02T09:00", None],
-        }
-    )
-    assert measured_on(runs, "GPU") == (
-        "2 of 3 runs completed, 2026-03-01 to 2026-03-02, A100 (1 GPU), H100 (2 GPUs)"
-    )
-    assert measured_on(runs.iloc[2:], "GPU") == ""

@@ -17,30 +17,25 @@ from tests.paths import ROOT
 from tests.planted_study import Law, PlantedStudy, experiments
 
 import cli
-from scalewise.analysis.analysis_spec import THROUGHPUT
 from scalewise.analysis.statistics import Sample, ratio_of
 from scalewise.analysis.study import Analysis, parts_of, read_and_conclude
 from scalewise.config.catalog.centres import known_centres, template_of
-from scalewise.config.experiment import ProgramExperiment
 from scalewise.plan.make_plan import make_plan, write_plan
-from scalewise.records import RECORD
-from scalewise.report.facts import CLOCKS, Doubling, Facts, facts_of, find_doublings, verdict_of
-from scalewise.report.figures import FIGURES
+from scalewise.report.facts import CLOCKS, Doubling, Facts, facts_of
 from scalewise.report.job import time_limit
 from scalewise.report.proposal import demands_total_times, header_of, values_of
 
 CENTRES = known_centres()
 LAW = Law(rate=100.0, serial=0.012, scatter=0.004)
 """Doublings from 4 to 32 devices by 1.91, 1.84 and 1.72 of steps; of whole runs by 1.75, 1.59 and 1.43."""
-TRAININGS, MARGIN = 200, 0.05
+TRAININGS = 200
 PAID = {"GPU-hours": 1.0, "GPU billing units": 200.0, "core-hours": 150.0, "CU": 1 / 4, "node-hours": 1 / 4}
 """Units of one GPU-hour on nodes of four GPUs."""
 
 
 def keys(centre: str, **changed: Any) -> dict[str, Any]:
-    asked = {"centre": centre, "margin": MARGIN}
     usual = {"devices": [4, 8, 16, 32], "decision": {"deadline_minutes": 1.5}, "trainings": TRAININGS}
-    return usual | {"proposal": asked} | changed
+    return usual | {"proposal": {"centre": centre}} | changed
 
 
 class Proposed:
@@ -103,15 +98,6 @@ def proposed(tmp_path_factory: pytest.TempPathFactory) -> Proposed:
 
 
 @pytest.mark.parametrize("centre", CENTRES)
-def test_a_template_has_the_address_and_the_day_of_its_demands_and_shows_figures_of_the_report(
-    centre: str,
-) -> None:
-    text = template_of(centre).read_text(encoding="utf-8")
-    assert re.search(r"^https?://\S+ read 20\d\d-\d\d-\d\d", text, re.MULTILINE)
-    assert set(re.findall(r"\(\.\./figures/(\w+)\.pdf\)", text)) <= FIGURES.keys()
-
-
-@pytest.mark.parametrize("centre", CENTRES)
 def test_a_proposal_has_one_clock_from_its_table_to_its_cost(proposed: Proposed, centre: str) -> None:
     clock = header_of(template_of(centre))["clock"]
     column = CLOCKS[clock][0]
@@ -138,9 +124,7 @@ def test_a_proposal_has_one_clock_from_its_table_to_its_cost(proposed: Proposed,
 
 
 @pytest.mark.parametrize("centre", CENTRES)
-def test_a_total_is_trainings_x_cost_x_margin_in_the_unit_of_the_centre(
-    proposed: Proposed, centre: str
-) -> None:
+def test_a_total_is_trainings_x_cost_in_the_unit_of_the_centre(proposed: Proposed, centre: str) -> None:
     text, table = proposed.text(centre), proposed.table(centre)
     (chosen,) = table[table["recommended"]].index
     clock = header_of(template_of(centre))["clock"]
@@ -154,7 +138,7 @@ def test_a_total_is_trainings_x_cost_x_margin_in_the_unit_of_the_centre(
     assert unit == same
     expected = seconds[chosen] * chosen / 3600 * PAID[unit]
     assert float(cost.replace(",", "")) == pytest.approx(expected, rel=0.006)
-    total_expected = expected * TRAININGS * (1 + MARGIN)
+    total_expected = expected * TRAININGS
     assert float(total.replace(",", "")) == pytest.approx(total_expected, rel=0.006)
     assert table["device_hours"][chosen] == pytest.approx(seconds[chosen] * chosen / 3600, rel=1e-3)
 
@@ -163,7 +147,7 @@ def test_each_centre_has_what_it_demands_and_gaps_for_what_only_the_user_knows(p
     places = {
         "csc-roihu": ["## Wall times", "- 1 to 2 nodes: 1.75 (", "utilization, lowest GPU", "`job.sh`"],
         "archer2": ["| nodes | GPUs | runs | samples/s |", "../figures/efficiency.pdf", "6-month periods"],
-        "ncar": ["| experiment | GPU-hours per training | trainings | margin | total GPU-hours |"],
+        "ncar": ["| experiment | GPU-hours per training | trainings | total GPU-hours |"],
         "incite": ["../figures/throughput.pdf", "node-hours**"],
         "marlowe": ["Settings of the experiment", "| MFU |", "memory of a GPU (GB)"],
         "nhr": ["../figures/speedup.pdf", "core-hours**", "wait for data"],
@@ -178,11 +162,6 @@ def test_each_centre_has_what_it_demands_and_gaps_for_what_only_the_user_knows(p
     assert all("**TO WRITE:**" in proposed.text(centre) for centre in CENTRES)
 
 
-def test_a_project_on_one_node_describes_that_node(proposed: Proposed) -> None:
-    assert "## Single-node performance" in proposed.text("one-node")
-    assert "## Runtime against number of nodes" not in proposed.text("one-node")
-
-
 # --- what is not known ----------------------------------------------------------------------------------
 
 
@@ -192,39 +171,6 @@ def test_a_total_time_that_steps_hide_is_unknown_with_the_fix(proposed: Proposed
     assert set(unknown) >= {"total time (s)", "speedup", "GPU-hours", "computing time to request"}
     assert "- 1 to 2 nodes: unknown: **open**." in text
     assert not re.search(r"\bnan\b|samples/s", text)
-
-
-def test_repeats_that_were_resumed_leave_no_interval_and_no_nan(tmp_path: Path) -> None:
-    """Two of three runs on 4 GPUs have no total time."""
-
-    def resume(folder: Path) -> None:
-        for repeat in (2, 3):
-            path = folder / "runs" / f"d4.r{repeat}" / RECORD
-            summary = json.loads(path.read_text(encoding="utf-8"))
-            summary["measurements"]["from_step"] = 40
-            path.write_text(json.dumps(summary), encoding="utf-8")
-
-    proposed = Proposed(tmp_path, {"a": keys("csc-roihu")}, resume)
-    text = proposed.text("a")
-    assert re.search(r"they are [\d.]+ \(1 run\) times as fast as 4 GPUs", text)
-    assert re.search(r"- 1 to 2 nodes: [\d.]+ \(1 run\): \*\*open\*\*", text)
-    assert re.search(r"- 2 to 4 nodes: [\d.]+ \([\d.]+ to [\d.]+\): \*\*met\*\*", text)
-    assert "nan" not in text
-    assert proposed.table("a")["n"].to_dict() == {4: 1, 8: 3, 16: 3, 32: 3}
-
-
-def test_total_times_of_unequal_work_are_not_compared(proposed: Proposed) -> None:
-    own = ProgramExperiment.model_validate(
-        {"program": "train.py", "scaling": "weak", "batch_size_per_device": 64, "devices": [4, 8, 16, 32]}
-    )
-    facts = replace(proposed.facts("csc-roihu"), experiment=own)
-    values = values_of(facts, header_of(template_of("csc-roihu")), proposed.asked("csc-roihu"))
-
-    assert {each.verdict for each in values["doublings"]} == {"open"}
-    assert values["table"]("devices", "speedup").count("unknown") == 4 + 1, "of each point, and why"
-    assert "do more work" in values["table"]("speedup")
-    # one point's cost compares nothing
-    assert values["totals"].total.estimate > 0
 
 
 def test_a_study_without_an_answer_says_so_and_has_no_job(proposed: Proposed) -> None:
@@ -253,34 +199,6 @@ def test_a_requirement_is_decided_by_the_whole_interval_of_three_runs(
 ) -> None:
     ratio = ratio_of(Sample.of(faster), Sample.of(slower))
     assert Doubling(1, ratio, 1.5, is_requested=True).verdict == verdict
-
-
-def test_only_the_doublings_up_to_the_requested_point_decide_on_it(proposed: Proposed) -> None:
-    facts = proposed.facts("csc-roihu")
-    analysis = replace(facts.found, answer=replace(facts.found.answer, devices=16))
-    facts = replace(facts, found=analysis)
-    found = find_doublings(facts, "total time", "nodes", 1.5)
-    assert [(each.fewer, each.verdict, each.is_requested) for each in found] == [
-        (1, "met", True),
-        (2, "met", True),
-        (4, "missed", False),
-    ]
-    assert verdict_of(found) == "met"
-    assert verdict_of([replace(each, is_requested=True) for each in found]) == "missed"
-    assert verdict_of([]) == "open"
-    assert "this is **missed**" in proposed.text("csc-roihu"), "the study recommends 8 nodes"
-
-
-@pytest.mark.parametrize("centre", ["ncar", "nhr"])
-def test_a_training_longer_than_the_runs_costs_as_much_more_as_it_has_samples(
-    proposed: Proposed, centre: str
-) -> None:
-    header, asked, facts = header_of(template_of(centre)), proposed.asked(centre), proposed.facts(centre)
-    usual = values_of(facts, header, asked)["totals"]
-    samples = proposed.means(centre, THROUGHPUT)[32] * proposed.means(centre, "train_seconds")[32]
-    longer = values_of(facts, header, asked | {"samples_per_training": 3 * round(samples)})["totals"]
-    assert longer.cost.estimate == pytest.approx(3 * usual.cost.estimate, rel=1e-3)
-    assert longer.cost.low < longer.cost.estimate < longer.cost.high
 
 
 def test_what_the_site_bills_and_a_factor_of_the_users_are_in_the_cost(proposed: Proposed) -> None:

@@ -18,7 +18,7 @@ from tests.unit.plan.refusals import built_in, site_of
 
 from scalewise.config.experiment import Experiment
 from scalewise.config.site import Site, SiteFile, resolve_site
-from scalewise.config.slurm import MANAGED_BY_SBATCH, MANAGED_BY_SRUN, RESOURCES_OF_OPTIONS, Slurm
+from scalewise.config.slurm import MANAGED_BY_SBATCH, RESOURCES_OF_OPTIONS, Slurm
 from scalewise.plan.planned_study import Study
 from scalewise.site.commands import ignore_variables
 
@@ -91,7 +91,7 @@ def test_no_option_that_follows_from_the_run_can_be_given_twice(refuse: Refuse) 
 
 
 def test_what_to_do_instead_names_a_key_that_exists() -> None:
-    for fix in {*MANAGED_BY_SBATCH.values(), *MANAGED_BY_SRUN.values()}:
+    for fix in set(MANAGED_BY_SBATCH.values()):
         keys = set(re.findall(r"(?:slurm\.)?[a-z]+(?:_[a-z]+)+|slurm\.[a-z]+|(?<=set )devices", fix))
         known = {f"slurm.{key}" for key in Slurm.model_fields} | Slurm.model_fields.keys()
         known |= SiteFile.model_fields.keys() | Experiment.model_fields.keys()

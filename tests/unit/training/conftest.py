@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from torch import distributed, get_num_threads, set_num_threads
+from torch import distributed
 
 
 @pytest.fixture
@@ -15,12 +15,3 @@ def one_rank(tmp_path: Path) -> Iterator[None]:
     distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
     yield
     distributed.destroy_process_group()
-
-
-@pytest.fixture
-def one_thread(one_rank: None) -> Iterator[None]:
-    """The same, and no other thread than this one computes."""
-    threads = get_num_threads()
-    set_num_threads(1)
-    yield
-    set_num_threads(threads)

@@ -72,10 +72,6 @@ def test_the_last_two_are_kept_and_the_newest_is_loaded(saved: Path) -> None:
     assert Small(saved).resume() == 3
 
 
-def test_nothing_is_loaded_where_nothing_is_saved(tmp_path: Path) -> None:
-    assert Small(tmp_path / "checkpoints").resume() == 0
-
-
 class Trap:
     """Makes a file as soon as it is unpickled."""
 

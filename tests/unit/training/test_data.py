@@ -19,10 +19,8 @@ from scalewise.training.data import (
     Preprocessing,
     ResidentImages,
     TransformedImages,
-    augmented,
     channel_statistics,
     open_data,
-    whole_batch,
 )
 from scalewise.training.options import make_parser
 from scalewise.training.prepared import write
@@ -113,14 +111,6 @@ def test_crops_and_flips_are_as_often_each_of_those_that_are_possible(
     assert often.max() < 150
 
 
-def test_images_that_are_not_augmented_are_left_alone(images: torch.Tensor) -> None:
-    assert augmented(images, 0, horizontal_flip=False) is images
-    flipped = augmented(images, 0, horizontal_flip=True)
-    kept = (flipped == images).flatten(1).all(1)
-    assert (kept | (flipped == images.flip(3)).flatten(1).all(1)).all()
-    assert 0 < kept.sum() < SAMPLES
-
-
 @pytest.mark.parametrize("loader", ["resident", "workers"])
 def test_images_are_resized_and_only_if_the_options_say_so(prepared: Path, loader: str) -> None:
     larger = open_data(options(prepared, f"--loader={loader}", "--image-size=12"), CPU, 0, 1)
@@ -142,13 +132,6 @@ def test_ranks_share_an_epoch_in_whole_batches_of_samples_of_their_own(
     together = [label for part in parts for label in part]
     assert len(set(together)) == len(together)
     assert labels_of(ranks[0], 1) != parts[0] == labels_of(ranks[0], 0)
-
-
-def test_the_order_depends_on_the_seed(prepared: Path) -> None:
-    first, again, other = (
-        labels_of(open_data(options(prepared, f"--seed={seed}"), CPU, 0, 1), 3) for seed in (1, 1, 2)
-    )
-    assert first == again != other
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 7])
@@ -174,8 +157,3 @@ def test_fewer_samples_than_those_of_a_step_are_refused_with_the_numbers(
 ) -> None:
     with pytest.raises(DatasetError, match=rf"60 training samples, fewer than .* on each of {devices} dev"):
         open_data(options(prepared, *words), CPU, 0, devices)
-
-
-def test_a_batch_is_not_collated() -> None:
-    batch = object()
-    assert whole_batch(batch) is batch

@@ -2,46 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
-from tests.machine import needs_two_cores
-from tests.paths import SCRIPTS
 
 import hello
-from scalewise.execution.preflight_job import HelloReport
-from scalewise.ranks.distributed.network_interface import Interface
 
 GPU = torch.device("cuda")
-
-
-@needs_two_cores
-def test_two_ranks_by_hand_report_their_places_and_an_all_reduce(tmp_path: Path) -> None:
-    (tmp_path / "data").write_bytes(b"12345")
-    words = ["--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=2", str(SCRIPTS / "hello.py")]
-    subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *words, "report.json", "--dataset=data"],
-        cwd=tmp_path,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        check=True,
-        capture_output=True,
-        timeout=300,
-    )
-
-    report = HelloReport.model_validate_json((tmp_path / "report.json").read_text())
-
-    assert [(rank.rank, rank.local_rank, rank.total) for rank in report.ranks] == [(0, 0, 3.0), (1, 1, 3.0)]
-    assert {tuple(rank.datasets.items()) for rank in report.ranks} == {(("data", 5),)}
-    (timed,) = report.all_reduces
-    assert (timed.where, timed.devices, timed.bytes) == ("inside a node", 2, 25 * 2**20)
-    assert timed.seconds > 0
-    assert json.loads((tmp_path / "report.json").read_text())["interface"] == ""
 
 
 def nvml(links: int) -> ModuleType:
@@ -80,11 +49,3 @@ def test_the_link_inside_a_node_is_what_the_driver_reports(
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: SimpleNamespace(uuid="1"))
 
     assert hello.node_link(GPU) == expected
-
-
-def test_a_promise_that_is_not_known_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-
-    assert hello.node_link(GPU) == ("", 0)
-    assert hello.node_link(torch.device("cpu")) == ("", 0)
-    assert hello.network_link(torch.device("cpu"), Interface("none0", "10.0.0.1")) == ("", 0)

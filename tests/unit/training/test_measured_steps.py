@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.unit.training.small_training import record
 
-from scalewise.measure.step_flags import COPY, EVAL_MODE, EVALUATION, NEW_ITERATION, NEW_SHAPE, NO_GRAD, SAVE
+from scalewise.measure.step_flags import EVALUATION, NEW_ITERATION, NEW_SHAPE, NO_GRAD, SAVE
 from scalewise.ranks.results.figures import WINDOW_STEPS, throughput, waiting_seconds
 from scalewise.ranks.results.measured_steps import MeasuredSteps, NoGrad, measured_steps
 from scalewise.ranks.results.probe_record import ProbeRecord
@@ -44,31 +44,6 @@ def test_a_step_takes_as_long_as_its_slowest_rank_and_holds_the_samples_of_all()
     assert throughput(found.windows) == pytest.approx(16 / 0.125)
     assert [(w.first_step, w.steps) for w in found.windows if w.warmup] == [(1, 10)]
     assert (found.samples.per_step, found.samples.source) == (16, "loader")
-
-
-def test_a_measured_step_of_a_negative_time_is_refused_with_its_place() -> None:
-    seconds = [0.1] * 39
-    seconds[4] = -0.05
-    ranks = [record(0, [0.1] * 39), record(1, seconds)]
-
-    with pytest.raises(ValueError, match=r"step 6 of rank 1 cannot be timed: .* -0\.05 s"):
-        measured(ranks, 5, 16)
-    # in the warm-up it is in no figure
-    assert throughput(measured(ranks, 6, 16).windows) == pytest.approx(160)
-
-
-def test_steps_of_which_an_evaluation_leaves_no_time_are_refused() -> None:
-    """By the host's clock an evaluation may take longer than the steps by a GPU's."""
-    every = range(40)
-    evaluates = record(
-        0,
-        [0.1] * 39,
-        flags=dict.fromkeys(every, EVALUATION),
-        without_training=dict.fromkeys(every, 0.2),
-        world_size=1,
-    )
-    with pytest.raises(ValueError, match="35 measured steps cannot be timed"):
-        measured([evaluates], 5, 8)
 
 
 def test_a_step_in_which_any_rank_does_something_else_is_left_out_on_all() -> None:
@@ -120,53 +95,6 @@ def test_every_step_is_in_a_window_with_its_samples_and_only_measured_ones_count
     assert sum(window.samples for window in found.windows) == sum(samples[1:])
 
 
-def test_a_loader_that_fetches_ahead_loses_no_sample() -> None:
-    # two batches before the first step of a pass, none before its last
-    samples = ([16, *[8] * 18, 0] * 3)[:60]
-    flags = dict.fromkeys((0, 20, 40), NEW_ITERATION)
-    ranks = [record(0, [0.1] * 59, samples=samples, flags=flags, world_size=1)]
-    found = measured(ranks, 5, 8)
-
-    assert found.samples.per_step == 8
-    assert throughput(found.windows) == pytest.approx(80)
-
-
-def test_batches_of_changing_size_count_by_their_mean() -> None:
-    samples = [4, 8, 12] * 10
-    ranks = [record(0, [0.1] * 29, samples=samples, world_size=1)]
-    found = measured(ranks, 3, 8)
-
-    assert found.excluded == {}
-    assert throughput(found.windows) == pytest.approx(sum(samples[3:]) / 2.7, rel=1e-3)
-    assert found.cautions == []  # the mean is as planned
-
-
-def test_samples_that_change_after_the_first_steps_are_counted_as_seen_and_said() -> None:
-    """A program that accumulates one batch at first and four at last."""
-    samples = [16] * 10 + [32] * 10 + [64] * 20
-    seconds = [each / 1000 for each in samples[1:]]
-    rank = record(0, seconds, samples=samples, world_size=1)
-
-    found = measured([rank], 3, 16)
-
-    assert throughput(found.windows) == pytest.approx(1000)
-    (caution,) = found.cautions
-    assert "16 in the first step, 64 in the last" in caution
-    assert "`samples_per_step: seen`" in caution
-    assert measured([rank], 3, 16, vary=True).cautions == []
-    # a user's word on what was seen counts, but not without a word
-    assert throughput(measured([rank], 3, 16, given=True).windows) != pytest.approx(1000)
-    assert "48 samples a step were seen" in measured([rank], 3, 16, given=True).cautions[0]
-
-
-def test_more_backward_passes_hold_more_samples_where_no_loader_shows_them() -> None:
-    passes = [1] * 20 + [3] * 40
-    seconds = [each * 0.1 for each in passes[1:]]
-    rank = record(0, seconds, samples=[], forward_samples=8.0, backward_passes=passes, world_size=1)
-
-    assert throughput(measured([rank], 5, 8).windows) == pytest.approx(80)
-
-
 @pytest.mark.parametrize(
     ("of_an_epoch", "trained"),
     [
@@ -186,6 +114,14 @@ def test_batches_that_are_fetched_ahead_count_in_the_steps_that_train_on_them(
     assert trained_samples(rank) == trained * 3
 
 
+def test_more_backward_passes_hold_more_samples_where_no_loader_shows_them() -> None:
+    passes = [1] * 20 + [3] * 40
+    seconds = [each * 0.1 for each in passes[1:]]
+    rank = record(0, seconds, samples=[], forward_samples=8.0, backward_passes=passes, world_size=1)
+
+    assert throughput(measured([rank], 5, 8).windows) == pytest.approx(80)
+
+
 def test_inputs_count_where_the_loader_has_ceased_because_its_batches_are_kept() -> None:
     rank = record(0, steps=100, samples=[16] * 60 + [0] * 40, forward_samples=16.0, world_size=1)
     found = measured([rank], 5, 16)
@@ -200,24 +136,6 @@ def test_inputs_that_change_later_count_from_the_look_on_that_shows_it() -> None
     # 49 steps of 8 samples, 51 of 16
     assert throughput(found.windows) == pytest.approx((49 * 8 + 51 * 16) / 10)
     assert "8 in the first step, 16 in the last" in found.cautions[0]
-
-
-def test_a_validation_by_eval_every_few_steps_may_be_one_and_both_rates_are_given() -> None:
-    found = measured([rounds(15, bits=NO_GRAD | EVAL_MODE)], 6, 8)
-    assert found.no_grad is None
-    assert throughput(found.windows) == pytest.approx(80)
-    assert found.throughput_with_no_grad is not None
-    assert found.throughput_with_no_grad < 50
-
-
-def test_passes_of_a_copy_train_in_nearly_every_step_and_are_in_doubt_in_few() -> None:
-    teacher = record(0, [0.1] * 60, flags=dict.fromkeys(range(61), COPY), world_size=1)
-    found = measured([teacher], 5, 8)
-    assert throughput(found.windows) == pytest.approx(80)
-    assert not found.excluded
-    average = measured([rounds(15, bits=COPY)], 6, 8)
-    assert throughput(average.windows) == pytest.approx(80)
-    assert average.throughput_with_no_grad is not None
 
 
 def test_a_run_of_two_phases_says_that_its_rate_is_of_neither() -> None:
@@ -271,18 +189,6 @@ def test_other_forward_passes_without_gradients_are_left_out_and_both_rates_give
     assert with_them is None or 40 < with_them < 78
 
 
-def test_a_validation_by_a_loader_is_left_out_though_rollouts_are_not() -> None:
-    rank = rounds(15)
-    bits = list(rank.flags)
-    bits[30], seconds = EVALUATION | NO_GRAD, list(rank.seconds)
-    seconds[30] = 9.0
-    found = measured([rank.model_copy(update={"flags": bits, "seconds": seconds})], 6, 8)
-
-    assert 30 not in found.kept
-    assert found.excluded["evaluation"] == 1
-    assert throughput(found.windows) == pytest.approx(4 * 8 / 0.7, rel=0.03)
-
-
 @pytest.mark.parametrize(
     ("bits", "rate", "note"),
     [
@@ -301,13 +207,6 @@ def test_what_every_step_holds_is_part_of_the_training_or_taken_off(
     assert note in found.notes[0]
 
 
-def test_the_samples_that_the_configuration_gives_count() -> None:
-    found = measured([record(0, [0.1] * 30, samples=[35] * 31)], 5, 20, given=True)
-
-    assert (found.samples.per_step, found.samples.source) == (20, "configuration")
-    assert throughput(found.windows) == pytest.approx(200)
-
-
 def test_a_metric_is_dated_by_the_clock_of_the_training() -> None:
     # steps end at 1000.0, 1000.1, ...; the evaluation before step 11 takes 3 s of its 3.1
     seconds = [0.1] * 20
@@ -321,24 +220,6 @@ def test_a_metric_is_dated_by_the_clock_of_the_training() -> None:
     # the first step took 1 s from its first batch
     assert after_ten.seconds == pytest.approx(1.0 + 1.0)
     assert at_the_end.seconds == pytest.approx(1.0 + 2.0)
-
-
-def test_a_metric_in_each_line_reads_each_step_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A training of 100,000 steps that prints in each of them must not take an hour to be written down."""
-    read: list[int] = []
-    step_seconds = ProbeRecord.step_seconds
-
-    def count(rank: ProbeRecord, index: int, training_only: bool = False) -> float:
-        read.append(index)
-        return step_seconds(rank, index, training_only)
-
-    monkeypatch.setattr(ProbeRecord, "step_seconds", count)
-    rank = record(steps=50)
-
-    found = metric_readings(rank, [(at, 0.5) for at in rank.ended_at])
-
-    assert [reading.step for reading in found] == list(range(1, 51))
-    assert read == list(range(50))
 
 
 @pytest.mark.parametrize(
@@ -388,9 +269,3 @@ def test_ranks_wait_for_the_last_of_each_step_and_the_exchange_is_the_rest(
     found = waiting_seconds(took.tolist())
     assert waited is None or found == pytest.approx(waited)
     assert took.mean(axis=1) - np.array(found, float) == pytest.approx([EXCHANGE] * len(took))
-
-
-def test_one_rank_does_not_wait_and_what_was_not_kept_is_unknown() -> None:
-    assert waiting_seconds([[0.1, 0.2]]) == [0.0]
-    assert waiting_seconds([[], []]) == [None, None]
-    assert waiting_seconds([[0.1], []]) == [None, None]

@@ -5,21 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.utils.flop_counter import FlopCounterMode
 
 from scalewise.config.catalog.models import MODELS, known_models, model_facts
-from scalewise.training.models import BUILDERS, GuideBlock, PreactivationBlock, blocks, build
+from scalewise.training.models import BUILDERS, build
 from scalewise.training.transformer import TransformerSizeError, architecture
 
 SMALL_OF_EACH_KIND = [*sorted(BUILDERS), "wrn-10-1", "transformer-1M"]
 every_model = pytest.mark.parametrize("name", SMALL_OF_EACH_KIND)
-
-
-@pytest.fixture
-def mesh(one_rank: None) -> DeviceMesh:
-    return init_device_mesh("cpu", (1,))
 
 
 def count(network: nn.Module) -> int:
@@ -71,46 +64,6 @@ def test_the_mnist_cnn_is_that_of_the_tutorials() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "parts"),
-    [
-        ("linear", ["Linear"]),
-        ("digits_cnn", ["Conv2d", "BatchNorm2d"] * 3 + ["Linear"]),
-        ("mnist_cnn", ["Conv2d", "Conv2d", "Linear", "Linear"]),
-        ("resnet18", ["BasicBlock"] * 8),
-        ("wide_resnet", ["Sequential"] + ["GuideBlock"] * 6),
-        ("wrn-16-2", ["PreactivationBlock"] * 6),
-        ("transformer-2M", ["TransformerEncoderLayer"] * 10),
-    ],
-)
-def test_a_model_is_sharded_block_by_block(name: str, parts: list[str]) -> None:
-    assert [type(block).__name__ for block in blocks(built(name, 3, 32, 32))] == parts
-
-
-@pytest.mark.parametrize("name", ["digits_cnn", "wrn-10-1", "transformer-1M"])
-@pytest.mark.slow
-def test_what_is_sharded_block_by_block_computes_the_same(name: str, mesh: DeviceMesh) -> None:
-    torch.manual_seed(0)
-    images = torch.randn(2, 1, 8, 8)
-    network = build(name, images.shape[1:], 5).eval()
-    expected = network(images)
-    for block in blocks(network):
-        fully_shard(block, mesh=mesh)
-    fully_shard(network, mesh=mesh)
-    logits = network(images)
-    torch.testing.assert_close(logits, expected)
-    logits.sum().backward()
-    # a block whose forward is never called would have stayed in pieces, and got no gradient
-    assert [label for label, parameter in network.named_parameters() if parameter.grad is None] == []
-
-
-def test_a_network_without_rows_is_sharded_layer_by_layer() -> None:
-    network = nn.Module()
-    network.first, network.activation, network.second = nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)
-    assert blocks(network) == [network.first, network.second]
-    assert blocks(nn.Linear(4, 4)) == []
-
-
-@pytest.mark.parametrize(
     ("model", "pixels", "classes", "millions", "giga_macs"),
     [
         pytest.param("wide_resnet", 32, 100, 17.2, 2.41, id="the guide's network as published"),
@@ -132,55 +85,7 @@ def test_a_published_network_has_its_published_size(
     assert counter.get_total_flops() / 2e9 == pytest.approx(giga_macs, abs=0.006)
 
 
-def test_the_guides_network_normalises_after_each_convolution_and_leaves_the_sum_as_it_is() -> None:
-    torch.manual_seed(0)
-    block = GuideBlock(4, 4).eval()
-    x = torch.randn(2, 4, 6, 6)
-    changed = block(x) - x
-    assert changed.min() >= 0  # rectified before the sum,
-    assert block(x).min() < 0  # not after it
-    assert block.dropout.p == 0.01
-
-
-@pytest.mark.parametrize(("outputs", "stride"), [(4, 1), (6, 1), (4, 2)])
-def test_the_papers_block_normalises_before_each_convolution(outputs: int, stride: int) -> None:
-    torch.manual_seed(0)
-    block = PreactivationBlock(4, outputs, stride).eval()
-    # not what normalisation begins with, which changes nothing
-    for norm in (block.norm1, block.norm2):
-        nn.init.uniform_(norm.weight)
-        nn.init.normal_(norm.bias)
-    x = torch.randn(2, 4, 6, 6)
-    active = block.norm1(x).relu()
-    changed = block.conv2(block.norm2(block.conv1(active)).relu())
-    # the shortcut is bare where nothing changes, and of what is normalised where it is a convolution
-    shortcut = x if (outputs, stride) == (4, 1) else nn.Sequential(*filter(None, [block.shortcut]))(active)
-    torch.testing.assert_close(block(x), shortcut + changed)
-
-
-@pytest.mark.parametrize(("pixels", "after_stem"), [(32, 32), (63, 63), (64, 16)])
-def test_small_images_keep_their_pixels_at_the_start_of_resnet18(pixels: int, after_stem: int) -> None:
-    network = built("resnet18", 1, pixels, pixels)
-    sizes: list[int] = []
-    layer = network.get_submodule("layer1")
-    layer.register_forward_pre_hook(lambda _, inputs: sizes.append(inputs[0].shape[-1]))
-    network(torch.empty(2, 1, pixels, pixels, device="meta"))
-    assert sizes == [after_stem]
-
-
 MILLION = 1_000_000
-
-
-def test_a_transformer_of_every_size_is_neither_a_needle_nor_a_disc() -> None:
-    asked = MILLION
-    while asked <= 2000 * MILLION:
-        for image, classes in (((3, 32, 32), 100), ((1, 28, 28), 10), ((3, 224, 224), 1000)):
-            sizes = architecture(asked, torch.Size(image), classes)
-            assert sizes.parameters == pytest.approx(asked, rel=0.05)
-            assert 6 <= sizes.width / sizes.depth <= 80
-            assert sizes.width % sizes.heads == 0
-            assert sizes.width // sizes.heads in {32, 64}
-        asked = int(asked * 1.3)
 
 
 @pytest.mark.parametrize(
@@ -192,34 +97,6 @@ def test_the_arithmetic_counts_what_is_built(image: tuple[int, ...], classes: in
     network = built(f"transformer-{asked / MILLION}M", *image, classes=classes)
     assert count(network) == sizes.parameters
     assert sum(isinstance(module, nn.TransformerEncoderLayer) for module in network.modules()) == sizes.depth
-
-
-@pytest.mark.parametrize(
-    ("image", "patch", "tokens"),
-    [
-        ((1, 1, 1), 1, 1),
-        ((1, 8, 8), 1, 64),
-        ((3, 31, 31), 4, 64),
-        ((3, 64, 64), 8, 64),
-        ((3, 224, 224), 16, 196),
-        ((3, 32, 60), 4, 120),
-    ],
-)
-def test_patches_grow_with_the_image(image: tuple[int, ...], patch: int, tokens: int) -> None:
-    sizes = architecture(5 * MILLION, torch.Size(image), 10)
-    assert (sizes.patch, sizes.tokens) == (patch, tokens)
-
-
-def test_every_pixel_counts_also_at_an_edge_that_no_patch_fills() -> None:
-    torch.manual_seed(0)
-    image = torch.Size([1, 11, 9])
-    network = build("transformer-1M", image, 10).eval()
-    images = torch.randn(1, *image, requires_grad=True)
-    network(images).square().sum().backward()
-    assert images.grad is not None
-    assert (images.grad != 0).all()
-    first, second, *_ = network.get_submodule("layers").children()
-    assert not torch.equal(*(layer.get_parameter("linear1.weight") for layer in (first, second)))
 
 
 def test_a_transformer_smaller_than_its_head_is_refused_with_both_numbers() -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-import shutil
-import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from tests.waiting import LIMIT_SECONDS, wait_until
 
 from scalewise.ranks.monitoring import monitor as monitoring
@@ -163,25 +159,6 @@ def test_a_gpu_that_nvml_does_not_know_leaves_the_reason(
     )
 
 
-def test_a_long_run_keeps_a_bounded_number_of_readings_from_its_whole_length(
-    nvml: Nvml, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(monitoring, "MAX_READINGS", 8)
-    numbers, monitor = itertools.count(1), Monitor(UUID)
-
-    def number_as_power() -> int:
-        number = next(numbers)
-        if number == 20:
-            monitor._stopping.set()
-        return 1000 * number
-
-    nvml.answers["nvmlDeviceGetPowerUsage"] = number_as_power
-    monitor.start()
-    monitor.join(LIMIT_SECONDS)
-    # in pauses: 16, 32, 48 and 64, as the pause has doubled after 8, 16, 32 and 64
-    assert [reading.power_watts for reading in monitor.stop().readings] == [12, 16, 18, 20]
-
-
 def test_an_nvml_that_hangs_delays_no_end_of_a_run(nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitoring, "STOP_SECONDS", 0.05)
     hangs, release = threading.Event(), threading.Event()
@@ -225,14 +202,6 @@ HOT: dict[str, Any] = {"throttling": ("heat",)}
 IDLE: dict[str, Any] = {"utilization": 0.0, "energy_joules": None, "power_watts": 60.0} | HOT
 
 
-def test_means_energy_and_throttling_are_of_the_measured_steps_only() -> None:
-    report = read_from(10, 15)
-    before, after = ([reading(at, **IDLE) for at in range(*ends)] for ends in ((0, 10), (15, 20)))
-    report = MonitorReport([*before, *report.readings, *after], None, None, "")
-    # the time between the readings and both ends counts too
-    assert use_between(report, (9.5, 14.5)) == DeviceUse(0.5, 200.0 * 5.0, False, "")
-
-
 @pytest.mark.parametrize(
     ("changed", "joules"),
     [
@@ -246,19 +215,6 @@ def test_energy_is_that_of_the_counter_or_else_power_times_time(
     changed: dict[str, Any], joules: float | None
 ) -> None:
     assert use_between(read_from(0, 11, **changed), (0.0, 10.0)).energy_joules == joules
-
-
-def test_a_time_that_is_too_short_for_readings_has_no_mean_and_no_energy_but_its_throttling() -> None:
-    assert use_between(read_from(0, 9, **HOT), (2.5, 4.5)) == DeviceUse(
-        None,
-        None,
-        True,
-        "utilization and energy need 3 readings, and 2.0 s of measured steps had 2; "
-        "throttled in 2 samples: heat",
-    )
-    silent = MonitorReport([], None, None, "not monitored: why")
-    assert use_between(silent, (0.0, 9.0)) == DeviceUse(None, None, None, "not monitored: why")
-    assert use_between(read_from(0, 9), None) == DeviceUse(None, None, None, "")
 
 
 def used(**changed: Any) -> DeviceUse:
@@ -277,14 +233,6 @@ def test_a_run_is_as_busy_as_its_devices_in_the_mean_and_draws_what_they_draw_to
     }
 
 
-def test_a_rank_without_readings_leaves_no_mean_and_no_sum_of_the_others() -> None:
-    blind = used(mean_utilization=None, energy_joules=None, throttled=None, note="not monitored")
-    of_run = across_ranks([used(), blind])
-    assert (of_run["mean_utilization"], of_run["lowest_utilization"], of_run["energy_joules"]) == (None,) * 3
-    assert (of_run["throttled"], of_run["monitor_note"]) == (False, "rank 1: not monitored")
-    assert across_ranks([blind])["throttled"] is None
-
-
 # ---- on a GPU -------------------------------------------------------------------------------------------
 
 
@@ -295,57 +243,3 @@ def test_the_names_of_nvml_are_those_of_its_package() -> None:
     assert all(callable(getattr(pynvml, name)) for name in Nvml().answers)
     assert pynvml.nvmlMemory_v2 == Nvml.nvmlMemory_v2
     assert set(THROTTLING) <= set(REASONS)
-
-
-NVIDIA_SMI = {
-    "hw_slowdown": "hardware slowdown",
-    "hw_thermal_slowdown": "hardware thermal slowdown",
-    "hw_power_brake_slowdown": "power brake",
-    "sw_thermal_slowdown": "thermal slowdown",
-}
-
-
-def nvidia_smi(*fields: str) -> list[str]:
-    """Return what NVIDIA's program prints of CUDA's first GPU, without units."""
-    uuid = torch.cuda.get_device_properties(0).uuid
-    query = [f"--id=GPU-{uuid}", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
-    printed = subprocess.run(["nvidia-smi", *query], stdout=subprocess.PIPE, text=True, check=True).stdout
-    return [value.strip() for value in printed.strip().split(",")]
-
-
-def read_with_nvidia_smi() -> Iterator[tuple[MonitorReport, bool, set[str]]]:
-    """Yield a report, whether nvidia-smi reads the same memory, and its reasons of throttling."""
-    for _ in range(5):
-        before = float(nvidia_smi("memory.used")[0])
-        monitor = Monitor(str(torch.cuda.get_device_properties(0).uuid))
-        monitor.start()
-        report = monitor.stop()
-        named = nvidia_smi(*(f"clocks_event_reasons.{name}" for name in NVIDIA_SMI))
-        after = float(nvidia_smi("memory.used")[0])
-        used = (report.readings[0].memory_bytes or 0) / 2**20
-        active = {name for name, each in zip(NVIDIA_SMI.values(), named, strict=True) if each == "Active"}
-        yield report, min(before, after) - 100 <= used <= max(before, after) + 100, active
-
-
-@pytest.mark.gpu
-@pytest.mark.usefixtures("needs_cuda")
-@pytest.mark.skipif(shutil.which("nvidia-smi") is None, reason="compares with nvidia-smi, not installed")
-def test_a_real_gpu_is_read_as_nvidia_smi_reads_it(record_property: Callable[[str, object], None]) -> None:
-    """Memory, power, limits and reasons of throttling are those that nvidia-smi names."""
-    # other tests may take and give back memory in between
-    for report, alike, active in read_with_nvidia_smi():
-        if alike and set(report.readings[0].throttling or ()) == active:
-            break
-    found, limits = report.readings[0], report.limits
-    record_property("figure", f"{found.power_watts:.0f} W, throttling: {found.throttling or 'none'}")
-    total, limit, clock = map(float, nvidia_smi("memory.total", "enforced.power.limit", "clocks.max.sm"))
-    assert report.note == ""
-    assert str(report.driver) == nvidia_smi("driver_version")[0]
-    assert alike, "NVML and nvidia-smi read another amount of memory"
-    assert set(found.throttling or ()) == active
-    assert (found.memory_total_bytes or 0) / 2**20 == pytest.approx(total, rel=0.02)
-    assert 0 <= (found.memory_utilization or 0.0) <= 1
-    assert limits is not None
-    assert (limits.power_watts, limits.sm_clock_mhz) == pytest.approx((limit, clock), abs=1)
-    assert found.energy_joules is not None
-    assert 0 < (found.power_watts or 0) < 2 * limit

@@ -12,11 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from tests.data_files import Trap, class_images, write_archives
 from tests.machine import largest_file
 from tests.reliability.thoroughness import times
@@ -67,11 +66,6 @@ def prepared(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_file_that_has_gone_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"file .*gone\.safetensors is missing.*prepare_dataset"):
-        read(tmp_path / "gone.safetensors")
-
-
 @pytest.mark.refuses("data: pickle", "security: pickle for data")
 def test_a_pickle_in_place_of_data_is_refused_and_not_executed(tmp_path: Path) -> None:
     sprung = tmp_path / "sprung"
@@ -82,36 +76,6 @@ def test_a_pickle_in_place_of_data_is_refused_and_not_executed(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == [path]
     pickle.loads(path.read_bytes())
     assert sprung.exists(), "the trap would have worked"
-
-
-def test_images_are_mapped_not_copied_and_a_rank_that_writes_changes_neither_file_nor_other_ranks(
-    prepared: Path,
-) -> None:
-    """Pages of the file itself, which every process of a node has in common."""
-    data, other = read(prepared), read(prepared)
-    before = prepared.read_bytes()
-    # as any reader of safetensors has it; numbers of 8 bytes begin where such may
-    stored = load_file(prepared)
-    assert stored.keys() == tensors().keys()
-    assert all(torch.equal(stored[name], tensor) for name, tensor in tensors().items())
-    assert int.from_bytes(before[:8], "little") % 8 == 0
-    assert int(data["train_images"].sum()) > 0  # has them read
-    (mapping,) = (
-        each
-        for each in psutil.Process().memory_maps(grouped=False)
-        if each.path == str(prepared) and holds(each.addr, data["train_images"].data_ptr())
-    )
-    assert mapping.rss >= data["train_images"].numel()
-    assert mapping.anonymous == 0, "none is this process's own"
-    data["train_images"].zero_()
-    assert int(other["train_images"].sum()) > 0
-    assert prepared.read_bytes() == before
-
-
-def holds(addresses: str, address: int) -> bool:
-    """Return whether an address is within those of a mapping, such as 7f00-7f80."""
-    begin, end = (int(each, 16) for each in addresses.split("-"))
-    return begin <= address < end
 
 
 def test_a_file_that_cannot_be_written_is_named_and_nothing_is_left(tmp_path: Path) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 import time
 from collections import UserDict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,21 +14,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.paths import SCRIPTS
 from torch import nn
-from torch.utils._python_dispatch import _get_current_dispatch_mode
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 from torch.utils.flop_counter import FlopCounterMode
 
-from scalewise.measure.batches import checksum, samples_in, samples_of_inputs
+from scalewise.measure.batches import samples_in
 from scalewise.measure.discovery import TrainedModules, all_objects, find_trained
 from scalewise.measure.flops import CountedStep, FlopCount
-from scalewise.measure.loader_iterations import LoaderIterations, reads_all
-from scalewise.measure.measured_process import MeasuredProcess
 from scalewise.measure.origins import imported_files
-from scalewise.measure.probe_spec import ProbeSpec
-from scalewise.measure.process_record import write_json
-from scalewise.measure.steps import StepRecord
 from scalewise.measure.training_steps import TrainingSteps
 
 
@@ -71,63 +60,6 @@ def test_samples_of_a_batch(batch: Any, batch_size: int | None, samples: int | N
     assert samples_in(batch, batch_size) == samples
 
 
-def test_samples_of_inputs_are_what_most_of_them_have() -> None:
-    masked = {"mask": torch.zeros(4, 9), "table": torch.zeros(100)}
-    assert samples_of_inputs(((torch.zeros(4, 9),), masked)) == 4
-    assert samples_of_inputs(((), {})) is None
-
-
-@pytest.mark.parametrize(
-    ("happened", "training"),
-    [
-        pytest.param("tbs tbs vv", {"t"}, id="a batch, its backward pass and its step"),
-        pytest.param("tbtbs tbtbs", {"t"}, id="accumulation batch by batch"),
-        pytest.param("ttttbbbs tttbbbs vvv", {"t"}, id="accumulation of batches that are fetched at once"),
-        pytest.param("tts tts", {"t"}, id="backward passes that are not seen"),
-        pytest.param("ttbs tbs vvv bs tbs vvv bs", {"t"}, id="a validation between a batch and its step"),
-        pytest.param("tubs tubs", {"t", "u"}, id="two loaders in each step"),
-    ],
-)
-def test_an_iteration_whose_batches_are_followed_by_work_feeds_the_training(
-    happened: str, training: set[str]
-) -> None:
-    iterations, iterators, activity = LoaderIterations(), dict[str, SimpleNamespace](), 0
-    for each in happened.replace(" ", ""):
-        if each in "bs":
-            activity += 1
-            continue
-        if each not in iterators:
-            iterators[each] = SimpleNamespace()
-            iterations.begin(iterators[each], SimpleNamespace(batch_size=8, num_workers=0))
-        iterations.add_batch(iterators[each], IMAGES, 0.0, 0.0, activity)
-    iterations.check_latest(activity)
-
-    assert {name for name, each in iterators.items() if each._scalewise_iteration.trains} == training
-
-
-class Graphs:
-    num_graphs = 2
-
-    def __init__(self, features: torch.Tensor) -> None:
-        self.features = features
-
-    def to_dict(self) -> dict[str, torch.Tensor]:
-        return {"edges": torch.ones(2, 4), "features": self.features}
-
-
-def test_batches_are_distinguished_by_all_their_tensors_and_all_parts_of_these() -> None:
-    mask, first, second = torch.ones(4, 6), torch.randn(4, 6), torch.randn(4, 6)
-    long, changed = torch.zeros(3, 5000), torch.zeros(3, 5000)
-    changed[2, 2500:] = 1
-
-    assert checksum({"of": "text", "image": first}) == checksum([first])
-    assert checksum([mask, first]) != checksum([mask, second])
-    assert checksum([long]) != checksum([changed])
-    assert checksum(Graphs(first)) != checksum(Graphs(second))
-    assert checksum(["text"]) is None
-    assert checksum([torch.zeros(0), torch.eye(2).to_sparse()]) is None
-
-
 def trained_by(optimizer: torch.optim.Optimizer) -> TrainedModules:
     return find_trained(optimizer, *all_objects())
 
@@ -143,33 +75,6 @@ def test_engines_whose_ranks_are_no_replicas_are_named() -> None:
     assert trained_by(torch.optim.SGD(engine.parameters())).refused == "DeepSpeed"
     del engine
     assert trained_by(torch.optim.SGD(layer.parameters())).refused == "Megatron"
-
-
-def test_modules_that_hold_all_that_is_trained_are_found_within_wrappers() -> None:
-    inner = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    inner[0].requires_grad_(requires_grad=False)
-    outer = nn.ModuleDict({"network": inner})
-    trained = trained_by(torch.optim.SGD(inner.parameters()))
-
-    assert trained.roots == [outer]
-    assert {id(outer), id(inner), id(inner[1])} <= trained.whole
-    assert id(inner[0]) not in trained.whole
-
-
-def test_values_that_are_not_finite_are_written_as_none(tmp_path: Any) -> None:
-    write_json(tmp_path / "record.json", {"losses": {"0": float("nan"), "10": 1.5}, "off": [float("inf")]})
-
-    assert (tmp_path / "record.json").read_text() == '{"losses": {"0": null, "10": 1.5}, "off": [null]}'
-    assert [path.name for path in tmp_path.iterdir()] == ["record.json"]
-
-
-def test_a_loss_that_cannot_be_read_costs_no_record(tmp_path: Path) -> None:
-    process = MeasuredProcess(ProbeSpec(tmp_path), 0.0)
-    process.losses._kept[0] = torch.empty((), device="meta")
-    record = process.record("seen")
-
-    assert record["losses"] == {}
-    assert [event for event in record["events"] if event.startswith("probe: losses: ")] != []
 
 
 def test_modules_that_are_generated_or_lie_in_a_cache_are_none_of_the_programs(
@@ -273,65 +178,8 @@ def test_the_optimizer_that_the_user_names_leads(sequence: str, steps: str) -> N
     assert steps_of(sequence, "Adam") == steps
 
 
-def test_the_time_of_the_probe_is_in_no_step_whose_parts_it_separates(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    record = StepRecord()
-    first = record.cut(10.0, 1)
-    second, third = record.cut(11.0, 2), record.cut(13.0, 3)
-    record.add([first])
-    record.add([second])
-    # the third one is a part of a step that has yet to end
-    monkeypatch.setattr("scalewise.measure.steps.perf_counter", lambda: 14.5)
-    record.begin_step(3)
-    record.add([third, record.cut(16.0, 4)])
-    record.add([record.cut(17.0, 5)])
-
-    assert record.snapshot().columns(fed=False)["seconds"] == [None, 1.0, 2.0 + 1.5, 1.0]
-
-
-def an_optimizer() -> torch.optim.Optimizer:
-    return torch.optim.SGD([torch.zeros(1, requires_grad=True)])
-
-
-def test_steps_after_one_that_raised_count_although_its_optimizer_is_gone() -> None:
-    steps, raised, outer, inner = TrainingSteps[str](), an_optimizer(), an_optimizer(), an_optimizer()
-    steps.begin_step(raised)
-    del raised
-    for _ in range(2):
-        steps.begin_step(outer)
-        # as an optimizer that wraps another one
-        steps.begin_step(inner)
-        assert not steps.end_step()
-        assert steps.end_step()
-
-
-def convolutional() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1),
-        nn.BatchNorm2d(8),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Dropout(0.5),
-        nn.Linear(800, 10),
-    )
-
-
 def train(network: nn.Module, images: torch.Tensor) -> None:
     network(images).sum().backward()
-
-
-def test_linear_and_convolution_by_hand() -> None:
-    batch = 4
-    # 10 x 10 pixels: each of 8 channels is 3 x 3 x 3 products; the first layer computes no gradient of images
-    convolution = 2 * batch * 10 * 10 * 8 * 3 * 3 * 3
-    linear = 2 * batch * 800 * 10
-    with FlopCount() as count:
-        train(convolutional(), torch.randn(batch, 3, 10, 10))
-
-    assert count.by_format == {"fp32": 2 * convolution + 3 * linear}
-    assert count.reason == ""
 
 
 def test_the_count_is_that_of_torch() -> None:
@@ -343,16 +191,6 @@ def test_the_count_is_that_of_torch() -> None:
         train(layer, tokens)
 
     assert sum(count.by_format.values()) == expected.get_total_flops()
-
-
-def test_each_format_is_counted_by_itself() -> None:
-    layer, images = nn.Linear(8, 4), torch.randn(2, 8)
-    with FlopCount() as count:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            layer(images)
-        layer(images)
-
-    assert count.by_format == {"bf16": 2 * 2 * 8 * 4, "fp32": 2 * 2 * 8 * 4}
 
 
 def test_an_operator_without_a_formula_is_named() -> None:
@@ -383,67 +221,3 @@ def test_a_step_that_cannot_be_counted_has_its_reason(
 
     assert counted.by_format == {}
     assert reason in counted.reason
-
-
-def test_no_mode_is_left_after_the_counted_step() -> None:
-    counted = CountedStep(warmup_steps=2)
-    counted.after_step(1, is_plain=True, compiled=False)
-    counting = _get_current_dispatch_mode()
-    assert counting is not None
-    # a program that has entered another mode meanwhile keeps it
-    with FlopCounterMode(display=False):
-        counted.after_step(2, is_plain=True, compiled=False)
-        assert _get_current_dispatch_mode() not in (None, counting)
-    assert _get_current_dispatch_mode() is None
-
-
-MEMORY = """
-import json, sys
-import numpy as np
-from scalewise.measure.memory import PeakMemory
-
-def held(megabytes):
-    # a separate mapping, which the system gets back when nothing refers to it
-    return np.ones(megabytes * 1_000_000, dtype=np.uint8)
-
-peaks = PeakMemory()
-before = peaks.record(False)["whole_bytes"]
-held(130)
-peaks.begin_evaluation()
-held(300)
-peaks.begin_evaluation()
-record = peaks.record(True)
-print(json.dumps([record[key] - before for key in ("training_bytes", "whole_bytes")] + [record["kind"]]))
-"""
-
-
-@pytest.mark.slow
-def test_the_peak_of_the_training_is_that_before_the_first_evaluation() -> None:
-    """In a process that has held nothing else."""
-    done = subprocess.run(
-        [sys.executable, "-c", MEMORY],
-        env=os.environ | {"PYTHONPATH": str(SCRIPTS)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    training, whole, kind = json.loads(done.stdout)
-    assert (training, whole) == (pytest.approx(130e6, rel=0.1), pytest.approx(300e6, rel=0.1))
-    assert kind == "process peak RSS"
-
-
-def test_a_loader_with_a_share_of_the_data_is_told_from_one_with_all() -> None:
-    data = TensorDataset(torch.zeros(80))
-    share: DistributedSampler[Any] = DistributedSampler(data, num_replicas=2, rank=0)
-    assert reads_all(DataLoader(data, batch_size=8, shuffle=True, drop_last=True))
-    assert not reads_all(DataLoader(data, batch_size=8, sampler=share))
-    # too small to tell, and without a length
-    assert not reads_all(DataLoader(data, batch_size=40))
-    assert not reads_all(DataLoader(Endless(), batch_size=8))
-
-
-class Endless(IterableDataset[torch.Tensor]):
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        while True:
-            yield torch.zeros(1)

@@ -24,7 +24,6 @@ pytestmark = pytest.mark.slow
 SCRIPTS = Path(__file__).parent / "probed_scripts"
 WARMUP_STEPS, STEPS = 2, 10
 LAST = WARMUP_STEPS + STEPS
-NEVER_LEFT_OUT = [0] * LAST
 EVALUATION, SAVE, NEW_ITERATION, NO_GRAD, EVAL_MODE, COPY = 1, 2, 4, 8, 64, 128
 ON_GPU = "on_a_gpu"
 
@@ -141,11 +140,6 @@ SEEN: dict[str, dict[str, Any]] = {
         "backward_passes": [1] * LAST,
         "step_flops": {},
     },
-    "stream_of_uneven_batches": {
-        "samples": [8, 8, 4] * 4,
-        "flags": [NEW_ITERATION, 0, 0] * 4,
-        "events": ["the program set its threads to 3, not 1"],
-    },
     # four steps an epoch: four batches are fetched for the first step, two for the last
     "batches_of_a_step_at_once": {
         "samples": [32, 24, 24, 16] * 3,
@@ -172,31 +166,11 @@ SEEN: dict[str, dict[str, Any]] = {
     },
     # the copy is not known before the first step
     "evaluation_without_eval": {"flags": [0, *[COPY] * 5, COPY | NO_GRAD, *[COPY] * 5]},
-    "samples_of_a_moving_average": {"flags": [0, 0, 0, 0, COPY, 0, 0, 0, COPY, 0, 0, 0]},
-    "images_in_lists": {"samples": [8, 8, 8, 8, 8, 4] * 2, "flags": [NEW_ITERATION, 0, 0, 0, 0, 0] * 2},
-    "batches_that_cannot_be_sliced": {"samples": [8] * LAST, "events": []},
-    "batches_of_another_thread": {"samples": [], "wait_seconds": [], "forward_samples": 8, "events": []},
-    "gradients_by_hand": {
-        "samples": [16] * LAST,
-        "backward_passes": [2] * LAST,
-        "flags": [NEW_ITERATION, *[0] * (LAST - 1)],
-    },
     "endless_loaders": {
         "samples": [8] * LAST,
         "flags": [NEW_ITERATION, 0, 0] + [EVALUATION | NO_GRAD, 0, 0] * 3,
     },
     "bare_except": {"backward_passes": [1] * LAST},
-    # from the sixth step on, that of the critic comes before the next one
-    "critic_that_begins_later": {"backward_passes": [1] * 6 + [2] * 6},
-    "optimizers_made_again": {
-        "samples": [8] * LAST,
-        "flags": [NEW_ITERATION, 0, 0, 0] * 3,
-        "events": [],
-    },
-    "worker_processes": {
-        "samples": [8] * LAST,
-        "flags": [NEW_ITERATION, 0, 0, 0, 0, 0] * 2,
-    },
     "data_parallel": {
         "parallelism": ["DistributedDataParallel"],
         "world_size": 2,
@@ -207,7 +181,6 @@ SEEN: dict[str, dict[str, Any]] = {
         "sharded": False,
     },
     "whole_datasets": {"samples": [8] * LAST, "reads_all": True, "world_size": 2},
-    "joins_of_equal_steps": {"world_size": 2, "flags": [0, 0, 0, *[NO_GRAD, 0, 0] * 3], "events": []},
     "exchange_by_hand": {"parallelism": [], "world_size": 2, "communication_seconds": []},
     "divided_model": {
         "parallelism": ["fully_shard"],
@@ -220,10 +193,6 @@ SEEN: dict[str, dict[str, Any]] = {
     },
     "replicas_of_divided_models": {"sharded_over": 4, "refused": None},
     "divided_among_itself": {"sharded_over": 1, "world_size": 2, "refused": None},
-    "most_of_it_divided_among_itself": {"sharded_over": 1, "world_size": 2, "refused": None},
-    "divided_by_a_wrapper": {"sharded_over": 2, "refused": None},
-    "divided_by_a_wrapper_among_itself": {"sharded_over": 1, "world_size": 2, "refused": None},
-    "replicas_by_a_wrapper": {"sharded_over": 4, "refused": None},
     "tensor_parallel": {"refused": "tensor parallel", "weights": []},
     "pipeline": {"refused": "pipeline parallel"},
 }
@@ -266,52 +235,6 @@ def test_times_of_steps_leave_nothing_out_and_waits_lie_within_them(probed: dict
     assert record["first_step_began"] < record["first_step_ended"] == ended_at[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "decided"),
-    [
-        pytest.param("optimizer_for_later", LAST, id="an optimizer that never steps"),
-    ],
-)
-def test_steps_that_are_added_late_have_their_times(
-    probed: dict[str, Ended], name: str, decided: int
-) -> None:
-    record = probed[name].record()
-    ended_at, seconds = record["ended_at"], record["seconds"]
-
-    assert (probed[name].statuses, len(seconds)) == ([0], LAST)
-    assert seconds[1:decided] == pytest.approx([end - begin for begin, end in pairwise(ended_at[:decided])])
-    for (before, after), taken in zip(pairwise(ended_at), seconds[1:], strict=True):
-        assert 0 < taken <= after - before
-
-
-def test_a_training_whose_optimizer_no_longer_steps_ends_and_says_so(probed: dict[str, Ended]) -> None:
-    ended = probed["another_optimizer_takes_over"]
-    record = ended.record()
-
-    assert ended.statuses == [0]
-    assert len(record["seconds"]) == 6
-    assert record["optimizers"] == ["Adam", "SGD"]
-    assert record["events"] == [
-        "optimizer Adam no longer steps after 6 steps, but SGD does: only steps of the first count. "
-        "Write `optimizer: SGD` to measure the other one"
-    ]
-
-
-def test_of_models_in_turn_the_steps_of_the_first_count(probed: dict[str, Ended]) -> None:
-    record = probed["models_in_turn"].record()
-
-    # the other two models make sixteen updates before its ninth
-    assert [flags & NEW_ITERATION for flags in record["flags"]] == [
-        NEW_ITERATION,
-        *[0] * 7,
-        NEW_ITERATION,
-        0,
-        0,
-        0,
-    ]
-    assert record["backward_passes"] == [*[1] * 8, 17, 1, 1, 1]
-
-
 def test_weights_and_losses_that_are_lost_are_seen(probed: dict[str, Ended]) -> None:
     lost, kept = probed["lost_weights"].record(), probed["plain_loop"].record()
 
@@ -336,16 +259,6 @@ def test_an_evaluation_is_as_long_as_it_was(probed: dict[str, Ended]) -> None:
             for seconds, bits in zip(record["seconds_without_training"], record["flags"], strict=True)
             if not bits
         ] == [0.0] * sum(not bits for bits in record["flags"])
-
-
-def test_the_record_so_far_is_written_after_three_steps(probed: dict[str, Ended]) -> None:
-    files = probed["plain_loop"].files[0]
-    seen = probed["plain_loop"].record(kind="seen.json")
-
-    assert set(files) == {"seen.json", "record.json", "steps"}
-    assert (seen["ended"], len(seen["seconds"]), seen["samples"]) == ("seen", 3, [8, 8, 8])
-    assert set(seen) == set(probed["plain_loop"].record())
-    assert int(files["steps"]) == LAST
 
 
 def test_batches_and_weights_tell_copies_from_ranks_that_work_together(probed: dict[str, Ended]) -> None:
@@ -438,15 +351,6 @@ def test_a_whole_model_is_saved_without_a_trace_of_the_probe(probed: dict[str, E
     saved = torch.load(left.parent / "probed" / "without_a_loader" / "checkpoint.pt", weights_only=False)
 
     assert saved["model"](torch.zeros(1, 6)).shape == (1, 3)
-
-
-def test_only_processes_that_step_leave_records(probed: dict[str, Ended], left: Path) -> None:
-    recorded = sum("record.json" in files for ended in probed.values() for files in ended.files)
-
-    assert len(list(left.glob("*.record.json"))) == recorded + 1  # of a process's own process
-    assert {path.name.split(".", 2)[2] for path in left.iterdir()} == {
-        *("seen.json", "record.json", "steps", "backwards", "wait")
-    }
 
 
 def test_files_are_the_programs_own_and_versions_of_what_it_imports(probed: dict[str, Ended]) -> None:

@@ -15,7 +15,7 @@ from tests.waiting import wait_until
 
 from scalewise.config.program import ProgramSettings
 from scalewise.config.shape import Shape
-from scalewise.execution.rank_files import Endpoint, Progress, RankFiles, TrainSpec
+from scalewise.execution.rank_files import Endpoint
 from scalewise.plan.launch import RANK_VARIABLES
 from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.program.child import LONGEST_LINE, Child
@@ -24,7 +24,6 @@ from scalewise.ranks.program.environment import (
     build_environment,
     template_values,
 )
-from scalewise.ranks.program.progress import PROGRESS_SECONDS, ProgramProgress
 
 HEEDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
@@ -182,62 +181,3 @@ def test_every_rank_sees_the_gpus_of_its_node_none_on_cpus_and_those_that_the_ex
     assert (found["RANK"], found["LOCAL_RANK"], found["WORLD_SIZE"]) == ("3", "1", "4")
     stated = variables_of("2x2", 3, accelerator, environment={"CUDA_VISIBLE_DEVICES": "1"})
     assert stated["CUDA_VISIBLE_DEVICES"] == "1"
-
-
-class Program:
-    """A program that makes steps, and its progress."""
-
-    def __init__(self, folder: Path, steps: int | None) -> None:
-        self.files = RankFiles(folder / "attempt")
-        self.probe_folder = self.files.folder / "probe"
-        self.probe_folder.mkdir(parents=True)
-        values = {"program": "train.py", "steps": steps, "warmup_steps": 10}
-        settings = ProgramSettings.model_validate(values)
-        run = definition().model_copy(update={"settings": settings, "global_batch_size": 32})
-        spec = TrainSpec(definition=run, dataset=None, folder=folder, started_at="")
-        self.progress = ProgramProgress(self.files, self.probe_folder, spec, settings)
-
-    def after(self, now: float, steps: int | None) -> Progress | None:
-        if steps is not None:
-            (self.probe_folder / "123.steps").write_text(str(steps))
-        self.progress.update(now)
-        return self.files.read_progress()
-
-
-def test_progress_has_the_steps_and_their_latest_speed(tmp_path: Path) -> None:
-    program = Program(tmp_path, steps=90)
-    assert program.after(100.0, None) is None
-    first = program.after(110.0, 20)
-    assert first is not None
-    assert str(first) == "step 20/100"
-    found = program.after(120.0, 60)
-    assert found is not None
-    assert str(found) == "step 60/100"
-
-
-def test_progress_is_written_every_few_seconds_and_ends_at_the_last_measured_step(tmp_path: Path) -> None:
-    program = Program(tmp_path, steps=90)
-    first = program.after(100.0, 20)
-    assert program.after(100.0 + PROGRESS_SECONDS / 2, 40) == first
-    last = program.after(100.0 + PROGRESS_SECONDS, 250)
-    assert last is not None
-    assert last.step == last.steps
-
-
-def test_progress_that_cannot_be_written_or_read_does_not_end_the_program(tmp_path: Path) -> None:
-    program = Program(tmp_path, steps=90)
-    (program.probe_folder / "123.steps").write_text("20")
-    damaged = program.files.folder / "progress.json"
-    damaged.write_text("{")
-    program.progress.update(100.0)
-    assert program.files.read_progress() is not None
-    damaged.unlink()
-    (program.files.folder / ".progress.json").mkdir()
-    assert program.after(200.0, 40) is None
-
-
-@pytest.mark.parametrize("text", ["", "x", "12.5"])
-def test_a_damaged_count_is_ignored(tmp_path: Path, text: str) -> None:
-    program = Program(tmp_path, steps=90)
-    (program.probe_folder / "123.steps").write_text(text)
-    assert program.after(100.0, None) is None

@@ -9,25 +9,22 @@ import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
-import torch
 from tests.small_runs import rank_setup
 
 from scalewise.config.shape import Shape
-from scalewise.execution.rank_files import RankFiles, is_consequence
-from scalewise.execution.reason import root_cause
+from scalewise.execution.rank_files import RankFiles
 from scalewise.measure.origins import versions
 from scalewise.ranks.distributed import cpus as cpus_of_ranks
 from scalewise.ranks.distributed import network_interface, node_launcher
-from scalewise.ranks.distributed.cpus import cpu_list, cpus_near, take_cpus
-from scalewise.ranks.distributed.identity import Identity, check_place, identify, tasks_on_node
-from scalewise.ranks.distributed.network_interface import Interface, choose_interface, interface_addresses
+from scalewise.ranks.distributed.cpus import cpus_near
+from scalewise.ranks.distributed.identity import Identity, check_place, identify
+from scalewise.ranks.distributed.network_interface import Interface, choose_interface
 from scalewise.ranks.distributed.node_launcher import agent_options
-from scalewise.ranks.monitoring.environments import commit, merge_environments, source_version
-from scalewise.ranks.program.environment import check_gpus, own_gpu, set_interface
-from scalewise.records import Environment
+from scalewise.ranks.monitoring.environments import source_version
+from scalewise.ranks.program.environment import check_gpus
 
 RANK_LAUNCHERS = ("popen", "torchrun", "spawn")
 TORCHRUN = {
@@ -87,14 +84,6 @@ def test_a_half_set_identity_is_an_error_that_names_what_is_missing(
     assert "Only a job of Scalewise starts ranks." in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("counts", "tasks"),
-    [("4", [4]), ("4(x2),3", [4, 4, 3]), ("1(x3)", [1, 1, 1]), ("2,1(x2),16", [2, 1, 1, 16])],
-)
-def test_the_tasks_of_every_node_are_read_from_the_notation_of_slurm(counts: str, tasks: list[int]) -> None:
-    assert [tasks_on_node(counts, node) for node in range(len(tasks))] == tasks
-
-
 @pytest.mark.parametrize(("ranks", "of_node"), [(8, 8), (4, 4), (8, 1)])
 def test_ranks_that_stand_elsewhere_than_planned_are_refused_with_both_shapes(
     ranks: int, of_node: int
@@ -105,85 +94,13 @@ def test_ranks_that_stand_elsewhere_than_planned_are_refused_with_both_shapes(
         check_place(replace(place, world_size=ranks, local_world_size=of_node), Shape(2, 4))
     planned = "planned were 8 ranks, 4 on each node (2x4)"
     assert f"{planned}, but {ranks} were started, {of_node} of them on node-a." in str(refused.value)
-    assert "srun_extra" in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("cpus", "text"),
-    [
-        ([], ""),
-        ([3], "3"),
-        ([9, 4, 5, 0], "0,4-5,9"),
-    ],
-)
-def test_cpus_are_written_as_the_kernel_writes_them(cpus: list[int], text: str) -> None:
-    assert cpu_list(cpus) == text
-
-
-IN_SLURM = pytest.mark.parametrize("job", [None, "7"], ids=["one machine", "Slurm"])
-
-
-@IN_SLURM
-def test_advice_names_options_of_srun_only_where_srun_starts_ranks(
-    job: str | None,
-) -> None:
-    setup = rank_setup(accelerator="cuda")
-    with pytest.raises(RuntimeError, match="but cpus_per_device is 4096") as few_cpus:
-        take_cpus("gpu", Identity(0, 0, 1, 1, "node-a", job, 0), 4096)
-    with pytest.raises(RuntimeError, match=r"local rank 1 on .* sees one GPU only") as one_gpu:
-        own_gpu({"CUDA_VISIBLE_DEVICES": "0"}, setup, Identity(1, 1, 2, 2, "node-a", job, 0))
-    for refused, key in ((few_cpus, "cpus_per_node"), (one_gpu, "devices_per_node")):
-        assert ("srun_extra" in str(refused.value)) == (job is not None)
-        assert (key in str(refused.value)) == (job is None)
-
-
-@pytest.mark.parametrize(("users", "expected"), [({}, "lo"), ({"GLOO_SOCKET_IFNAME": "ib0"}, "ib0")])
-def test_a_users_variable_names_the_interface_before_the_site_does(
-    users: dict[str, str], expected: str
-) -> None:
-    set_interface(users, rank_setup())
-    assert users == {"GLOO_SOCKET_IFNAME": expected}
-
-
-def test_versions_are_those_of_imported_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("a_library")
-    monkeypatch.setitem(sys.modules, "a_library", module)
-    assert "a_library" not in versions(cuda=False)
-    monkeypatch.setattr(module, "__version__", "1.2", raising=False)
-    found = versions(cuda=False)
-
-    assert found["torch"] == torch.__version__
-    assert found["a_library"] == "1.2"
-    assert {"python", "numpy"} <= found.keys()
-    assert not {"nccl", "json", "numpy.linalg"} & found.keys()
+    assert "slurm.extra" in str(refused.value)
 
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("needs_cuda")
 def test_a_gpu_process_names_its_nccl() -> None:
     assert versions(cuda=True)["nccl"].count(".") == 2
-
-
-def test_hosts_that_have_all_alike_share_an_environment_and_others_have_their_own() -> None:
-    mine = Environment(hosts=["node-a"], cpu_model="a CPU", operating_system="Linux", versions={"torch": "2"})
-    other = mine.model_copy(update={"hosts": ["node-c"], "cpu_model": "another CPU"})
-    same = mine.model_copy(update={"hosts": ["node-b"]})
-    merged = merge_environments([mine, mine, other, other, same, same])
-    assert [each.hosts for each in merged] == [["node-a", "node-b"], ["node-c"]]
-    assert merged[1].cpu_model == "another CPU"
-
-
-def test_outside_a_checkout_the_commit_is_unknown_and_not_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SCALEWISE_COMMIT", raising=False)
-    assert commit() is None
-    monkeypatch.setenv("SCALEWISE_COMMIT", "")
-    assert commit() is None
-    monkeypatch.setenv("SCALEWISE_COMMIT", "abc-dirty")
-    assert commit() == "abc-dirty"
-
-
-OUTWARD = {name: it for name, it in interface_addresses().items() if not it.startswith("127.")}
-needs_network = pytest.mark.skipif(not OUTWARD, reason="needs a network interface other than loopback")
 
 
 @pytest.fixture
@@ -199,15 +116,6 @@ def interfaces(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 def test_ranks_of_one_node_meet_on_loopback_though_the_site_names_an_interface() -> None:
     for named in (None, "ib0", "no-such"):
         assert choose_interface(1, named) == Interface("lo", "127.0.0.1")
-
-
-@needs_network
-def test_between_nodes_an_interface_is_chosen_that_others_can_reach() -> None:
-    assert set(OUTWARD) <= {name for _, name in socket.if_nameindex()}
-    chosen = choose_interface(2, None)
-    assert OUTWARD[chosen.name] == chosen.address
-    for name, address in OUTWARD.items():
-        assert choose_interface(2, name) == Interface(name, address)
 
 
 @pytest.mark.parametrize(
@@ -245,15 +153,6 @@ def test_an_interface_that_is_not_there_is_refused_with_those_that_are(
     )
 
 
-def test_nodes_do_not_look_for_each_other_on_loopback(
-    interfaces: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(network_interface, "interface_addresses", lambda: {"lo": "127.0.0.1"})
-
-    with pytest.raises(RuntimeError, match="no network interface but loopback, and 2 nodes cannot meet"):
-        choose_interface(2, None)
-
-
 @pytest.mark.fault(7)
 def test_the_agents_of_two_nodes_meet_at_a_free_port_that_the_first_has_chosen(
     rank_files: RankFiles, interfaces: dict[str, str], monkeypatch: pytest.MonkeyPatch
@@ -270,44 +169,6 @@ def test_the_agents_of_two_nodes_meet_at_a_free_port_that_the_first_has_chosen(
     for node in ("0", "1"):
         assert {f"--node-rank={node}", f"--master-port={endpoint.port}", "--nnodes=2"} <= {*words[node]}
         assert {f"--master-addr={endpoint.host}", "--nproc-per-node=4"} <= {*words[node]}
-
-
-def test_an_agent_without_a_first_node_ends_with_a_reason_that_is_not_taken_for_the_cause(
-    rank_files: RankFiles, interfaces: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rank_files.begin(rank_setup(shape="2x4", launcher="torchrun"))
-    rank_files.started(1, "node-a")
-    with pytest.raises(TimeoutError, match=r"no rank waited at a rendezvous within 0\.2 s") as refused:
-        rank_files.wait_for_endpoint(0.2)
-    rank_files.failed(1, "node-a", f"TimeoutError: {refused.value}")
-
-    cause = root_cause(rank_files.ranks(2))
-    assert cause is not None
-    assert is_consequence(cause.error)
-
-
-def git(folder: Path, *arguments: str) -> str:
-    identity = ["-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false"]
-    done = subprocess.run(
-        ["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()
-
-
-def test_a_checkout_is_its_commit_with_any_tag_and_dirty_once_a_file_has_changed(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("print()\n")
-    assert source_version(tmp_path) == ""
-    git(tmp_path, "init", "--quiet")
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "--quiet", "--message", "First")
-    commit = git(tmp_path, "rev-parse", "HEAD")
-    assert re.fullmatch("[0-9a-f]{40}", commit)
-    assert source_version(tmp_path) == commit
-    git(tmp_path, "tag", "--annotate", "--message", "First", "v1.0")
-    assert source_version(tmp_path) == commit
-    script.write_text("print('changed')\n")
-    assert source_version(tmp_path) == f"{commit}-dirty"
 
 
 @pytest.mark.parametrize(
@@ -353,3 +214,27 @@ def test_a_rank_that_does_not_see_its_gpu_is_refused_before_its_program_starts(
     second = Identity(1, 1, 2, 2, "node-a", job, 0)
     with pytest.raises(RuntimeError, match=says) if says else nullcontext():
         check_gpus(visible, second, 1)
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(
+        ["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_a_checkout_is_its_commit_with_any_tag_and_dirty_once_a_file_has_changed(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print()\n")
+    assert source_version(tmp_path) == ""
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "--message", "First")
+    commit = git(tmp_path, "rev-parse", "HEAD")
+    assert re.fullmatch("[0-9a-f]{40}", commit)
+    assert source_version(tmp_path) == commit
+    git(tmp_path, "tag", "--annotate", "--message", "First", "v1.0")
+    assert source_version(tmp_path) == commit
+    script.write_text("print('changed')\n")
+    assert source_version(tmp_path) == f"{commit}-dirty"

@@ -55,20 +55,6 @@ def test_a_run_trains_by_its_settings() -> None:
     assert (found["model"], found["device"], found["spawn"]) == ("linear", "cpu", None)
 
 
-@pytest.mark.parametrize(
-    ("key", "option"), [(False, "no"), (True, "default"), ("reduce-overhead", "reduce-overhead")]
-)
-def test_a_mode_of_compile_is_passed_on(key: object, option: str) -> None:
-    assert options_of(definition(compile=key))["compile"] == option
-
-
-def test_braces_in_the_paths_of_files_are_no_templates() -> None:
-    data = Path("/data/{seed}/digits.safetensors")
-    run = definition()
-    assert options_of(run, dataset=data)["data"] == data
-    assert "/data/{{seed}}/digits.safetensors" in program_of(run, dataset=data).arguments
-
-
 def test_a_rendezvous_by_file_is_used_if_the_run_asks_for_one() -> None:
     place = Path("/shared/rendezvous")
     by_file = options_of(definition(rendezvous="file"), rendezvous=place, timeout_seconds=90)

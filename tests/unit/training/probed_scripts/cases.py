@@ -10,12 +10,9 @@ import copy
 import itertools
 import multiprocessing
 import os
-import queue
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +20,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._dynamo.utils import counters
-from torch.distributed.algorithms.join import Join
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 ENOUGH_STEPS = 16
 """More than the probe lets happen."""
@@ -169,23 +165,6 @@ def compiled_step() -> None:
         print(repr(whole(inputs, labels).item()), flush=True)
 
 
-class Stream(IterableDataset[Any]):
-    def __iter__(self) -> Iterator[Any]:
-        inputs, labels = samples(20).tensors
-        yield from zip(inputs, labels, strict=True)
-
-
-@case()
-def stream_of_uneven_batches() -> None:
-    """Passes of 8, 8 and 4 samples, without a length, on as many threads as it likes."""
-    torch.set_num_threads(3)
-    model = network()
-    optimizer = sgd(model)
-    for _ in range(ENOUGH_STEPS):
-        for inputs, labels in DataLoader(Stream(), batch_size=8):
-            step(model, optimizer, inputs, labels)
-
-
 def ahead(loader: Any) -> Iterator[Any]:
     """Fetch a batch before the one in front of it is trained on, as accelerate's loader."""
     batches = iter(loader)
@@ -285,88 +264,6 @@ def evaluation_without_eval() -> None:
             if number == 5:
                 model(batch()[0])
                 time.sleep(0.05)
-
-
-@case()
-def samples_of_a_moving_average() -> None:
-    """After every fourth step, as diffusion models are looked at."""
-    model = network()
-    average = copy.deepcopy(model).requires_grad_(False)
-    optimizer = sgd(model)
-    for number in range(ENOUGH_STEPS):
-        step(model, optimizer, *batch())
-        if number % 4 == 3:
-            average.eval()
-            with torch.no_grad():
-                average(batch()[0])
-                time.sleep(0.05)
-
-
-@case()
-def images_in_lists() -> None:
-    """As torchvision's detection: images of several sizes, boxes of several numbers."""
-    model = network()
-    optimizer = sgd(model)
-    data = [
-        (torch.randn(3, 4 + number % 3, 4), {"boxes": torch.rand(1 + number % 4, 4)}) for number in range(44)
-    ]
-    loader: Any = DataLoader(data, batch_size=8, collate_fn=lambda each: tuple(zip(*each, strict=True)))  # type: ignore[arg-type]
-    for _ in range(ENOUGH_STEPS):
-        for images, _boxes in loader:
-            inputs = torch.stack([image.mean((1, 2)).repeat(2) for image in images])
-            step(model, optimizer, inputs, torch.zeros(len(inputs), dtype=torch.long))
-
-
-class Unsliceable(torch.Tensor):
-    """As MONAI's MetaTensor, whose metadata a slice does not fit."""
-
-    def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, slice) and key.step:
-            raise ValueError("inconsistent metadata")
-        return super().__getitem__(key)
-
-
-@case()
-def batches_that_cannot_be_sliced() -> None:
-    model = network()
-    optimizer = sgd(model)
-
-    def collate(each: Any) -> Any:
-        inputs, labels = zip(*each, strict=True)
-        return torch.stack(inputs).as_subclass(Unsliceable), torch.stack(labels)
-
-    for inputs, labels in DataLoader(samples(320), batch_size=8, collate_fn=collate):
-        step(model, optimizer, inputs.as_subclass(torch.Tensor), labels)
-
-
-@case()
-def batches_of_another_thread() -> None:
-    """It fetches ahead, so the training does not wait for the loader."""
-    model = network()
-    optimizer = sgd(model)
-    fetched: queue.Queue[Any] = queue.Queue(2)
-
-    def fetch() -> None:
-        for each in DataLoader(samples(320), batch_size=8):
-            fetched.put(each)
-
-    threading.Thread(target=fetch, daemon=True).start()
-    for _ in range(ENOUGH_STEPS):
-        step(model, optimizer, *fetched.get())
-
-
-@case()
-def gradients_by_hand() -> None:
-    """Two batches a step, whose gradients are computed without ``backward``."""
-    model = network()
-    optimizer = sgd(model)
-    for number, (inputs, labels) in enumerate(DataLoader(samples(320), batch_size=8), 1):
-        found = torch.autograd.grad(cross_entropy(model(inputs), labels), list(model.parameters()))
-        for parameter, gradient in zip(model.parameters(), found, strict=True):
-            parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
-        if number % 2 == 0:
-            optimizer.step()
-            optimizer.zero_grad()
 
 
 class Endless(DataLoader[Any]):
@@ -479,68 +376,6 @@ def no_torch_optimizer() -> None:
                 parameter.grad = None
 
 
-@case()
-def worker_processes() -> None:
-    """Loaders of two processes, which import nothing and step nowhere."""
-    model = network()
-    optimizer = sgd(model)
-    for _ in range(ENOUGH_STEPS):
-        for inputs, labels in DataLoader(samples(48), batch_size=8, num_workers=2):
-            step(model, optimizer, inputs, labels)
-
-
-@case()
-def models_in_turn() -> None:
-    """Three models of one size, as of a cross-validation: it is unknown for long which one leads."""
-    models = [network() for _ in range(3)]
-    optimizers = [sgd(model) for model in models]
-    for _ in range(ENOUGH_STEPS):
-        for model, optimizer in zip(models, optimizers, strict=True):
-            for inputs, labels in DataLoader(samples(64), batch_size=8):
-                step(model, optimizer, inputs, labels)
-
-
-@case()
-def optimizer_for_later() -> None:
-    """The optimizer of all parameters is there from the begin, and makes no step."""
-    body, head = nn.Linear(6, 6), network()
-    optimizer, _later = sgd(head), sgd(nn.Sequential(body, head))
-    for _ in range(40 * ENOUGH_STEPS):
-        inputs, labels = batch()
-        step(head, optimizer, body(inputs).detach(), labels)
-
-
-@case()
-def another_optimizer_takes_over() -> None:
-    """As networks for differential equations are trained: Adam, then another optimizer of the same model."""
-    model = network()
-    first, second = torch.optim.Adam(model.parameters()), sgd(model)
-    for number in range(40 * ENOUGH_STEPS):
-        step(model, first if number < 6 else second, *batch())
-
-
-@case()
-def optimizers_made_again() -> None:
-    """A new one in each epoch of four steps, as some programs lower the learning rate."""
-    model = network()
-    for _ in range(ENOUGH_STEPS):
-        optimizer = sgd(model)
-        for inputs, labels in DataLoader(samples(32), batch_size=8):
-            step(model, optimizer, inputs, labels)
-
-
-@case()
-def critic_that_begins_later() -> None:
-    """Two models of one size; the second one steps after each step of the first, but not in the begin."""
-    model, critic = network(), network()
-    optimizer, of_critic = sgd(model), sgd(critic)
-    for number in range(ENOUGH_STEPS):
-        inputs, labels = batch()
-        step(model, optimizer, inputs, labels)
-        if number >= 5:
-            step(critic, of_critic, inputs, labels)
-
-
 class Stubborn:
     """A batch that raises where anybody but its program looks at it."""
 
@@ -607,22 +442,6 @@ def data_parallel() -> None:
 
 
 @case(ranks=2)
-def joins_of_equal_steps() -> None:
-    """Uneven inputs whose loop ends on both ranks at once, and those of an evaluation."""
-    rank = join()
-    model = DistributedDataParallel(network())
-    optimizer = sgd(model)
-    torch.manual_seed(rank)
-    for _ in range(ENOUGH_STEPS):
-        with suppress(RuntimeError), Join([model], throw_on_early_termination=True):
-            for _ in range(3 + rank):
-                step(model, optimizer, *batch(4))
-        with torch.no_grad(), model.no_sync(), Join([model]):
-            for _ in range(1 + rank):
-                model(batch(4)[0])
-
-
-@case(ranks=2)
 def exchange_by_hand() -> None:
     """Gradients are added up without any wrapper, and no rank leaves the group at the end."""
     rank = join()
@@ -676,46 +495,6 @@ def divided_among_itself() -> None:
     rank = join()
     group: Any = [dist.new_group([each]) for each in range(2)][rank]
     train_shards(rank, lambda model: fully_shard(model, mesh=DeviceMesh.from_group(group, "cpu")))
-
-
-@case(ranks=2)
-def most_of_it_divided_among_itself() -> None:
-    """The last layer lies on a mesh of both ranks, and all others on one of a rank each."""
-    rank = join()
-    group: Any = [dist.new_group([each]) for each in range(2)][rank]
-
-    def divide(model: Any) -> Any:
-        fully_shard(model[2], mesh=init_device_mesh("cpu", (2,)))
-        return fully_shard(model, mesh=DeviceMesh.from_group(group, "cpu"))
-
-    train_shards(rank, divide)
-
-
-@case(ranks=2)
-def divided_by_a_wrapper() -> None:
-    rank = join()
-    train_shards(rank, lambda model: FullyShardedDataParallel(model, device_id=torch.device("cpu")))
-
-
-@case(ranks=2)
-def divided_by_a_wrapper_among_itself() -> None:
-    rank = join()
-    group: Any = [dist.new_group([each]) for each in range(2)][rank]
-    cpu = torch.device("cpu")
-    train_shards(rank, lambda model: FullyShardedDataParallel(model, process_group=group, device_id=cpu))
-
-
-@case(ranks=4)
-def replicas_by_a_wrapper() -> None:
-    rank = join()
-    mesh, cpu = init_device_mesh("cpu", (2, 2)), torch.device("cpu")
-    hybrid = ShardingStrategy.HYBRID_SHARD
-    train_shards(
-        rank,
-        lambda model: FullyShardedDataParallel(
-            model, device_mesh=mesh, sharding_strategy=hybrid, device_id=cpu
-        ),
-    )
 
 
 @case(ranks=2)

@@ -52,7 +52,7 @@ patch is a caution (``origin_cautions``)."""
 _NOT_CONDITIONS = frozenset({"seed", "launcher", "global_batch_size", "batch_size_per_device", "steps"})
 """Settings that are in the conditions in another form, or that change neither the speed nor the work."""
 _NOT_OF_PROGRAMS = frozenset(
-    {"arguments", "argument", "environment", "files", "inputs", "prepare", "metric", "resumes"}
+    {"arguments", "argument", "environment", "files", "prepare", "metric", "resumes"}
 )
 """Settings of a program that are in the conditions word by word or as hashes of contents, or are none."""
 

@@ -131,41 +131,30 @@ DeviceCount = Annotated[int | str, BeforeValidator(_device_count)]
 
 
 class Devices(ShortForm):
-    """Device counts: a list that is measured whole, or candidates from which the study chooses."""
+    """Device counts: a list that is measured whole, or the most up to which the study chooses."""
 
-    every: SkipJsonSchema[list[DeviceCount] | None] = None
-    """The list."""
+    counts: SkipJsonSchema[list[DeviceCount]] = Field(default_factory=list)
+    """The list; with ``up_to``, the counts that a site allows."""
     up_to: Count | None = None
     """Choose among all counts up to this one that fill nodes: even parts of one, and whole nodes. With strong
     scaling, those that divide the batch."""
-    among: Annotated[list[DeviceCount], Field(min_length=2)] | None = None
-    """Choose among these counts."""
 
     @model_validator(mode="after")
     def _check_is_given(self) -> Devices:
-        if not (self.every or self.up_to or self.among):
-            raise reject(
-                "names no device counts to choose among", "Write {up_to: 64}, or {among: [1, 2, 4, 8]}."
-            )
+        if not (self.counts or self.up_to):
+            raise reject("names no device counts", "Write {up_to: 64}.")
         return self
-
-    @property
-    def counts(self) -> list[DeviceCount]:
-        """The device counts that may be measured; for ``up_to``, once a site has replaced it."""
-        counts = self.every or self.among
-        assert counts is not None, "a site says which counts fill its nodes"
-        return counts
 
     @property
     def short(self) -> list[DeviceCount] | None:
         """The list; None if the study chooses."""
-        return self.every
+        return self.counts if self.up_to is None else None
 
 
 DevicesKey = Annotated[
     Devices,
     short_form(
-        Annotated[list[DeviceCount], Field(min_length=1)], Devices, lambda counts: Devices(every=counts)
+        Annotated[list[DeviceCount], Field(min_length=1)], Devices, lambda counts: Devices(counts=counts)
     ),
 ]
 
@@ -190,8 +179,6 @@ class Proposal(StrictModel):
     centre: str
     """The computing centre: the name of a template in profiles/centres, such as csc-roihu, or the path of
     your own, which ends in .md.j2."""
-    margin: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 0.0
-    """Share that is added to the total for runs without a result, 0.05 for 5 %."""
     unit_factor: Rate | None = None
     """Units of the centre for one GPU-hour (of a centre that counts nodes, one node-hour), if its template
     does not know it."""
@@ -202,11 +189,9 @@ class ExperimentKeys(StrictModel):
 
     title: str = ""
     """Shown in the report. Changing it reruns nothing."""
-    description: str = ""
-    """Shown below the title."""
     devices: DevicesKey
     """Device counts to compare, such as [1, 2, 4]. "2x2" (nodes x devices per node) forces a shape. {up_to:
-    64} or {among: [1, 2, 4, 8]} measures only those that the answer needs."""
+    64} measures only those that the answer needs."""
     partitions: Annotated[list[str], Field(min_length=1)] | Literal["all"] | None = None
     """Partitions of the site to compare, such as [a100, h200], or all. Their runs have one answer. Default:
     the site's default partition. Changing it reruns nothing."""
@@ -232,22 +217,19 @@ class ExperimentKeys(StrictModel):
     """Scalewise ends a run after this many minutes. Changing it reruns nothing."""
     memory_gb: Memory | None = None
     """Memory to request, per node, in GB. Changing it reruns nothing."""
-    keep_checkpoints: bool = False
-    """Keep the checkpoints of the last two epochs in the run's folder; they are deleted by default, once the
-    run has completed. Changing it reruns nothing."""
     timeout_seconds: Annotated[int, Field(ge=5)] = 120
     """A run ends when a rank has waited this long for another: at the start, or in a collective operation.
     Raise it if evaluation or a slow file system keeps ranks apart. Changing it reruns nothing."""
 
     @property
     def device_counts(self) -> Sequence[int | str]:
-        """The device counts that may be measured; for ``up_to``, once a site has replaced it."""
+        """The device counts that may be measured."""
         return self.devices.counts
 
     @property
     def chooses_devices(self) -> bool:
         """Whether the study measures only the device counts that its answer needs."""
-        return self.devices.every is None
+        return self.devices.up_to is not None
 
     @property
     def has_rounds(self) -> bool:

@@ -202,11 +202,9 @@ class ProgramSettings(StrictModel):
     """A command for the login node, done once before any job, such as [download.py, --out, data]: a Python
     file, or a program, with its arguments."""
     files: list[HomePath] = Field(default_factory=list)
-    """Files that the program reads as its configuration. A changed one trains again. Modules that it imports
-    are found automatically."""
-    inputs: list[HomePath] = Field(default_factory=list)
-    """Data that it trains on: files, or folders (names, sizes and times of their files count). Changed data
-    trains again."""
+    """Files and folders whose change trains again, in addition to the program itself: its modules, its
+    configuration, its data. A file of at most 1 MB counts by its content; a larger one, and each file of a
+    folder, by name, size and time."""
     cpus_per_device: CpusPerDevice = 1
     launcher: Launcher = None
     seed: Seed = 1

@@ -31,11 +31,9 @@ DECIDES: Mapping[str, frozenset[Product]] = {
     # text and limits, which change no number
     "proposal": _NONE,
     "title": _NONE,
-    "description": _NONE,
     "runtime_minutes": _NONE,
     "memory_gb": _NONE,
     "timeout_seconds": _NONE,
-    "keep_checkpoints": _NONE,
 }
 """The products that are made again when a key changes."""
 

@@ -29,7 +29,7 @@ MANAGED_BY_SBATCH = {
     "account": "set slurm.account",
     "partition": "set slurm.partition",
     "exclusive": "set slurm.exclusive",
-    "signal": "set slurm.signal_seconds",
+    "signal": "the run sets it",
     "time": "set runtime_minutes in the experiment",
     **dict.fromkeys(("cluster", "clusters"), "set the variable SLURM_CLUSTERS before snakemake"),
     **dict.fromkeys(("nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "tasks-per-node"), _SHAPE),
@@ -42,15 +42,6 @@ MANAGED_BY_SBATCH = {
     **dict.fromkeys(("oversubscribe", "share"), "set slurm.exclusive"),
 }
 """Options of sbatch that follow from the run, another key or the executor plugin, and what to do instead."""
-
-MANAGED_BY_SRUN = {
-    **dict.fromkeys(("nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "tasks-per-node"), _SHAPE),
-    "cpus-per-task": _CPUS,
-    **dict.fromkeys(("gres", "gpus", "gpus-per-node", "gpus-per-task"), _GPUS),
-    **dict.fromkeys(("multi-prog", "pty", "het-group", "chdir", "jobid"), "a run is one step of its job"),
-    **dict.fromkeys(("kill-on-bad-exit", "mpi", "input", "output", "error", "export"), "the job sets it"),
-}
-"""Options of the srun that starts the ranks, in the same way."""
 
 RESOURCES_OF_OPTIONS = ("qos", "constraint")
 """Options in ``extra`` that the executor plugin takes as resources of these names only."""
@@ -114,26 +105,21 @@ def _plain_to_plugin(value: str) -> str:
     return value
 
 
-def _option_of(command: str, managed: Mapping[str, str]) -> AfterValidator:
-    """Accept one long option of a command that does not contradict what a run requests itself."""
-
-    def check(value: str) -> str:
-        check_placeholder(value)
-        match = _OPTION.fullmatch(value)
-        if match is None:
-            fix = f'Write each option of {command} as "--name=value".'
-            raise reject(f"is {value!r}, not one long option", fix)
-        name = match[1]
-        # Slurm accepts abbreviated options
-        if known := next((each for each in managed if each.startswith(name)), None):
-            instead = managed[name if name in managed else known]
-            text = f"is {value!r}, but --{name} follows from the run and from the other keys"
-            raise reject(text, f"Remove it: {instead}.")
-        if name in RESOURCES_OF_OPTIONS and match[2] is None:
-            raise reject(f"is {value!r}, without a value", f'Write "--{name}=VALUE".')
-        return value
-
-    return AfterValidator(check)
+def _sbatch_option(value: str) -> str:
+    """Refuse what is no long option, and one that contradicts what a run requests itself."""
+    check_placeholder(value)
+    match = _OPTION.fullmatch(value)
+    if match is None:
+        raise reject(f"is {value!r}, not one long option", 'Write each option of sbatch as "--name=value".')
+    name = match[1]
+    # Slurm accepts abbreviated options
+    if known := next((each for each in MANAGED_BY_SBATCH if each.startswith(name)), None):
+        instead = MANAGED_BY_SBATCH[name if name in MANAGED_BY_SBATCH else known]
+        text = f"is {value!r}, but --{name} follows from the run and from the other keys"
+        raise reject(text, f"Remove it: {instead}.")
+    if name in RESOURCES_OF_OPTIONS and match[2] is None:
+        raise reject(f"is {value!r}, without a value", f'Write "--{name}=VALUE".')
+    return _plain_to_plugin(value)
 
 
 Name = Annotated[
@@ -144,8 +130,7 @@ Name = Annotated[
         "Use letters, digits and _ . @ + -; to compare several partitions, list each below `partitions:`.",
     ),
 ]
-SbatchOption = Annotated[str, _option_of("sbatch", MANAGED_BY_SBATCH), AfterValidator(_plain_to_plugin)]
-SrunOption = Annotated[str, _option_of("srun", MANAGED_BY_SRUN)]
+SbatchOption = Annotated[str, AfterValidator(_sbatch_option)]
 Minutes = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Walltime = Annotated[str, AfterValidator(_walltime)]
 
@@ -170,15 +155,8 @@ class Slurm(StrictModel):
     )
     longest_walltime: Walltime | None = Field(
         None,
-        description='Time limit of the partition, "24:00:00" or "2-00:00:00". Longer jobs wait forever.',
-    )
-    signal_seconds: Annotated[int, Field(ge=0, le=3600)] = Field(
-        60,
-        description="Seconds before its end at which a job gets SIGUSR1: the run ends, and goes back into "
-        "the queue if it has come further. The built-in training resumes after its last whole epoch; a "
-        "program that saves when it gets SIGTERM has 60 s for it. A run that one job holds ends by its own "
-        "limit, two minutes before the job; the signal then comes at most 30 s ahead. 0: no signal; no run "
-        "may then take longer than longest_walltime.",
+        description='Time limit of the partition, "24:00:00" or "2-00:00:00". A longer run resumes in '
+        "further jobs; each gets SIGUSR1 60 s before its end.",
     )
     queue_minutes: Annotated[dict[Count, Minutes], Field(min_length=1)] | None = Field(
         None,
@@ -198,9 +176,6 @@ class Slurm(StrictModel):
         default_factory=list,
         description='Further options of sbatch, each as "--name=value": --qos, --constraint, --exclude, '
         "--reservation, --licenses, --mail-user and the like.",
-    )
-    srun_extra: list[SrunOption] = Field(
-        default_factory=list, description="Further options of the srun that starts the ranks."
     )
 
     def requests_gpus(self, accelerator: str) -> bool:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from scalewise.config.catalog.program_files import program_files
 from scalewise.config.program import ProgramSettings
 from scalewise.plan.runs.run_definition import RunDefinition
+
+SMALL_BYTES = 1_000_000
+"""Largest file that counts by its content, as in Snakemake."""
 
 LONGEST_HEADER = 64 << 20
 """Most bytes of a header that are read; no prepared file has a longer one."""
@@ -29,30 +33,30 @@ def input_hashes(definition: RunDefinition, dataset: Path | None) -> dict[str, s
         assert dataset is not None, "the rule names the prepared file of a built-in training"
         return {"dataset": _hash_prepared(dataset)}
     hashes = {}
-    # the program's file and the files that it imports, as far as its source shows them
     if files := program_files(program):
-        hashes["program"] = _hash_contents(files)
+        hashes["program"] = _hash_files(files)
     if program.files:
-        hashes["files"] = _hash_contents([Path(path) for path in program.files])
-    if program.inputs:
-        hashes["inputs"] = _hash_stats([Path(path) for path in program.inputs])
+        hashes["files"] = _hash_files(list(map(Path, program.files)))
     return hashes
 
 
-def _hash_contents(paths: Sequence[Path]) -> str:
-    sums = (hashlib.sha256(path.read_bytes()).digest() for path in sorted(paths))
-    return hashlib.sha256(b"".join(sums)).hexdigest()
-
-
-def _hash_stats(paths: Sequence[Path]) -> str:
-    """Hash names, sizes and times: data may be too large to read before each run."""
+def _hash_files(paths: Sequence[Path]) -> str:
+    """Hash small files by content; larger ones, and those of folders, by name, size and time."""
     digest = hashlib.sha256()
     for path in paths:
-        for each in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            if each.is_file():
-                stat = each.stat()
-                digest.update(f"{each}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
+        if path.is_dir():
+            for each in sorted(each for each in path.rglob("*") if each.is_file()):
+                digest.update(_stat_line(each))
+        elif path.stat().st_size > SMALL_BYTES:
+            digest.update(_stat_line(path))
+        else:
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
+
+
+def _stat_line(path: Path) -> bytes:
+    stat = path.stat()
+    return os.fsencode(f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\n")
 
 
 def _hash_prepared(path: Path) -> str:

@@ -236,7 +236,7 @@ def launch_of(job: RunJob, site: SiteLaunch, rank_files: RankFiles) -> Launch:
     program = job.program
     files = [] if job.dataset is None else [job.dataset]
     if job.is_users:  # train.py lies next to the program of a rank
-        files += [*program_files(program), *map(Path, program.files), *map(Path, program.inputs)]
+        files += [*program_files(program), *map(Path, program.files)]
     visible = [SCRIPTS, rank_files.folder.parent.resolve(), *(path.resolve().parent for path in files)]
     if program.working_directory is not None:
         visible.append(Path(program.working_directory).absolute())

@@ -287,7 +287,7 @@ def _check_devices(ranks: list[HelloRank], cpus_per_device: int) -> Iterator[Fin
     if few:
         yield bad(
             f"rank {few[0].rank} on {few[0].host} has {few[0].cpus} of its {cpus_per_device} CPUs",
-            "Look for options in the site's extra and srun_extra that bind CPUs.",
+            "Look for options in the site's slurm.extra that bind CPUs.",
         )
 
 
@@ -339,5 +339,5 @@ def _check_places(ranks: list[HelloRank], shape: Shape) -> Finding:
     shown = "; ".join(f"{host}: local ranks {sorted(places)}" for host, places in found.items())
     return bad(
         f"planned were {shape} ranks, found {shown}",
-        "Look for options in the site's extra and srun_extra that place tasks.",
+        "Look for options in the site's slurm.extra that place tasks.",
     )

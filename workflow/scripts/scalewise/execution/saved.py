@@ -72,7 +72,7 @@ def prepare_to_train(folder: Path, run: RunDefinition, *, resumes: bool) -> None
 
 
 def remove_after_training(folder: Path, run: RunDefinition) -> None:
-    """Delete what train.py has left of a run that has a result; files of a user's program are the user's."""
+    """Delete what train.py has left of a run that has a result; the files of a user's program stay."""
     if isinstance(run.settings, Settings):
         shutil.rmtree(folder / PROGRAM_FOLDER, ignore_errors=True)
 

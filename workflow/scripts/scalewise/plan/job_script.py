@@ -174,7 +174,7 @@ def _program(run: RunDefinition, settings: ProgramSettings, site: SiteLaunch) ->
     if runs_in is not None:
         changes.insert(0, f"--chdir={runs_in}")
     words = ["env", *changes, *words] if changes else words
-    files = [*program_files(settings), *map(Path, settings.files), *map(Path, settings.inputs)]
+    files = [*program_files(settings), *map(Path, settings.files)]
     folders = [path.resolve().parent for path in files] + ([] if runs_in is None else [runs_in])
     # as torchrun sets them
     place = ["export NODE_RANK=${SLURM_NODEID:-0}"]
@@ -216,7 +216,7 @@ def _start(
     if site.slurm:
         in_rank = [*prelude, *place, f"exec {_quote(site_command(outside, visible, words))}"]
         cpus = run.settings.cpus_per_device * shape.devices_per_node // tasks
-        start = (*srun_step(shape.nodes, tasks, cpus, site.srun_extra), *start)
+        start = (*srun_step(shape.nodes, tasks, cpus), *start)
     else:
         in_rank = [*place, f"exec {_quote(words)}"]
         if not once_a_node:

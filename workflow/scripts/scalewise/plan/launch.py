@@ -54,7 +54,6 @@ class SiteLaunch(BaseModel):
 
     Args:
         slurm: Whether srun starts a job's ranks, inside its allocation.
-        srun_extra: Further options of srun.
         python: Interpreter of the ranks; None for the one that runs now.
         prelude: Lines of shell before the program, on every node, outside of a container.
         container: Image, runtime and lines of shell inside; None without a container.
@@ -65,7 +64,6 @@ class SiteLaunch(BaseModel):
     model_config = ConfigDict(frozen=True, defer_build=True)
 
     slurm: bool = False
-    srun_extra: tuple[str, ...] = ()
     python: str | None = None
     prelude: tuple[str, ...] = ()
     container: Container | None = None
@@ -81,7 +79,6 @@ class SiteLaunch(BaseModel):
             arguments = facts.container.arguments
         return cls(
             slurm=site.slurm is not None,
-            srun_extra=tuple(site.slurm.srun_extra) if site.slurm else (),
             python=facts.python,
             prelude=tuple(facts.prelude),
             container=facts.container,
@@ -167,7 +164,7 @@ def build_launch(
     step: tuple[str, ...] = ()
     if site.slurm:
         cpus_per_task = ranks.cpus_per_device * shape.devices_per_node // tasks_per_node
-        step = srun_step(shape.nodes, tasks_per_node, cpus_per_task, site.srun_extra)
+        step = srun_step(shape.nodes, tasks_per_node, cpus_per_task)
     hidden = [f"[{key}]" for key in ("prelude", "container") if getattr(site, key)]
     return Launch(
         launcher,
@@ -192,7 +189,7 @@ def standalone_options(processes: int) -> tuple[str, ...]:
     return ("--standalone", "--local-addr=127.0.0.1", "--nnodes=1", f"--nproc-per-node={processes}")
 
 
-def srun_step(nodes: int, tasks_per_node: int, cpus_per_task: int, extra: Sequence[str]) -> tuple[str, ...]:
+def srun_step(nodes: int, tasks_per_node: int, cpus_per_task: int) -> tuple[str, ...]:
     """Return the start of a command that runs a program as a job step, with the same tasks on each node.
 
     All options are given: the executor removes Slurm's variables from the job's environment, and srun
@@ -202,7 +199,7 @@ def srun_step(nodes: int, tasks_per_node: int, cpus_per_task: int, extra: Sequen
     return (
         *("srun", "--kill-on-bad-exit=1", "--mpi=none", "--input=none"),
         *(f"--nodes={nodes}", f"--ntasks={nodes * tasks_per_node}", f"--ntasks-per-node={tasks_per_node}"),
-        *(f"--cpus-per-task={cpus_per_task}", *extra),
+        f"--cpus-per-task={cpus_per_task}",
     )
 
 

@@ -39,7 +39,6 @@ def make_plan(study: Study) -> Plan:
         "experiments": {
             name: {
                 "title": planned.experiment.title or name,
-                "description": planned.experiment.description,
                 "partition": planned.site.partition,
                 "definition": planned.analysis_definition,
                 "proposal": planned.proposal_definition,
@@ -67,7 +66,6 @@ def make_comparison(planned: Sequence[PlannedExperiment]) -> Comparison:
     title = first.experiment.title.removesuffix(f" on {first.site.partition}")
     return {
         "title": title,
-        "description": first.experiment.description,
         "experiments": {each.site.partition: each.name for each in planned},
         "definition": canonical_json(
             {

@@ -28,14 +28,12 @@ class Limits:
         limit_seconds: Most time of all starts of a run together, less than that of their jobs: a run that the
             scheduler ends leaves no reason.
         timeout_seconds: A rank waits this long for another.
-        keep_checkpoints: Whether a run that has completed keeps its checkpoints.
         limit_over_tries: Whether the limit is for all of Snakemake's tries together, as in a budget.
         job_seconds: Time of each of its jobs; 0 without a scheduler.
     """
 
     limit_seconds: float
     timeout_seconds: int
-    keep_checkpoints: bool = False
     limit_over_tries: bool = False
     job_seconds: float = 0.0
 
@@ -86,7 +84,6 @@ class ExperimentFacts(TypedDict):
     """
 
     title: str
-    description: str
     partition: str
     definition: str
     proposal: str
@@ -103,7 +100,6 @@ class Comparison(TypedDict):
     """
 
     title: str
-    description: str
     experiments: dict[str, str]
     definition: str
 

@@ -120,7 +120,7 @@ def values_of(facts: Facts, header: Mapping[str, Any], asked: Mapping[str, Any])
     Args:
         facts: The measurements.
         header: What the template sets at its top: ``clock``, ``unit``, ``doubling``.
-        asked: The experiment's ``trainings``, ``samples_per_training``, ``margin`` and ``unit_factor``.
+        asked: The experiment's ``trainings``, ``samples_per_training`` and ``unit_factor``.
     """
     clock, doubling = header["clock"], header["doubling"]
     points = in_clock(facts, clock, asked["samples_per_training"])

@@ -30,7 +30,6 @@ class Section:
     Args:
         name: Name of the experiment; the id of its part of the page.
         title: Name for readers.
-        description: Text below the answer.
         figures: Folder of its figures.
         points: Contents of scaling.csv.
         runs: Contents of runs.csv.
@@ -43,7 +42,6 @@ class Section:
 
     name: str
     title: str
-    description: str
     answer: Answer
     figures: Path
     points: pd.DataFrame
@@ -90,7 +88,6 @@ def read_section(plan: Plan, question: str, folder: Path) -> Section:
     return Section(
         name=question,
         title=(terms or facts)["title"] or question,
-        description=(terms or facts)["description"],
         answer=answer,
         figures=folder / FIGURES_FOLDER,
         cost_unit=f"{answer.device.rpartition(' ')[2]}-hours" if unit == "device-hours" else "units",

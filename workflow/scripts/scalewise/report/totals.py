@@ -1,4 +1,4 @@
-"""The computing time to request: trainings x the cost of one x a margin, in the unit of the centre."""
+"""The computing time to request: trainings x the cost of one, in the unit of the centre."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Totals:
     Args:
         unit: Name of the unit.
         cost: Units of one training.
-        total: Units of all trainings, with the margin; None without a number of trainings.
+        total: Units of all trainings; None without a number of trainings.
     """
 
     unit: str
@@ -77,7 +77,7 @@ def totals(point: Mapping[str, Any], unit: Mapping[str, Any], asked: Mapping[str
     Args:
         point: A row of the points, with the ``hours`` of a training.
         unit: The centre's: ``name``, ``of`` a device or a node, and ``factor`` from its hours.
-        asked: The experiment's ``trainings``, ``margin`` and ``unit_factor``.
+        asked: The experiment's ``trainings`` and ``unit_factor``.
     """
     paid = point["nodes"] if unit["of"] == "node" else point["billed_devices"]
     if isinstance(point["hours"], str):
@@ -88,4 +88,4 @@ def totals(point: Mapping[str, Any], unit: Mapping[str, Any], asked: Mapping[str
     trainings = asked["trainings"]
     # a user's factor turns hours into a unit without a name
     name = "units" if unit == GPU_HOURS and asked["unit_factor"] else unit["name"]
-    return Totals(name, cost, trainings and cost.scaled(trainings * (1 + asked["margin"])))
+    return Totals(name, cost, trainings and cost.scaled(trainings))

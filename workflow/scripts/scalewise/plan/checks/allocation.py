@@ -75,23 +75,13 @@ def _check_time(place: Place, experiment: AnyExperiment, site: Site) -> Iterator
     longest, slurm = site.longest_minutes, site.slurm
     if longest is None or slurm is None or experiment.runtime_minutes <= longest:
         return
-    over = (
-        f"({experiment.runtime_minutes}) is over the {longest} minutes that a job may take here "
-        f"({slurm.longest_walltime}), and "
-    )
-    here = (*place, "runtime_minutes")
-    if not slurm.signal_seconds:
+    if (left := trained_seconds(longest)) < LEAST_SECONDS:
         yield Problem(
-            here,
-            f"{over}without a signal before a job's end (slurm.signal_seconds: 0) no run takes several",
-            f"Use at most {longest}, or set signal_seconds to 60 in the site file.",
-        )
-    elif (left := trained_seconds(longest, slurm.signal_seconds)) < LEAST_SECONDS:
-        yield Problem(
-            here,
-            f"{over}start and signal (slurm.signal_seconds: {slurm.signal_seconds}) leave "
-            f"{max(left, 0)} of a job's {longest * 60} seconds to train in",
-            f"Use at most {longest}, or lower signal_seconds or correct longest_walltime in the site file.",
+            (*place, "runtime_minutes"),
+            f"({experiment.runtime_minutes}) is over the {longest} minutes that a job may take here "
+            f"({slurm.longest_walltime}), and start and signal leave {max(left, 0)} of a job's "
+            f"{longest * 60} seconds to train in",
+            f"Use at most {longest}, or correct longest_walltime in the site file.",
         )
 
 

@@ -78,7 +78,7 @@ def fit_devices(
             continue
         gone = [counts[index] for index in left]
         fitting = {
-            "devices": spec.devices.model_copy(update={"every": kept}),
+            "devices": spec.devices.model_copy(update={"counts": kept}),
             "exclude": [entry for entry in spec.exclude if entry.get("devices") not in gone],
         }
         yield (

@@ -90,9 +90,8 @@ def _check_files(series: Series, settings: ProgramSettings) -> Iterator[Problem]
         if python and "/" not in python and site.slurm is None and shutil.which(python) is None:
             yield Problem(at("python"), f"is {python!r}, and there is no such program here")
     # prepare may create a missing path
-    for key in ("files", "inputs"):
-        kind = "" if settings.prepare else "file" if key == "files" else "any"
-        paths += [((*at(key), index), path, kind) for index, path in enumerate(getattr(settings, key))]
+    kind = "" if settings.prepare else "any"
+    paths += [((*at("files"), index), path, kind) for index, path in enumerate(settings.files)]
     for place, path, kind in paths:
         found = kind_of(Path(path))
         if refusal := invalid_command(path):
@@ -100,8 +99,12 @@ def _check_files(series: Series, settings: ProgramSettings) -> Iterator[Problem]
         elif kind and (found is None or kind not in ("any", found)):
             what = "there is no such file or folder" if found is None else f"it is a {found}"
             fix = "Name only the file; its arguments stand under `arguments`." if " " in path else ""
-            yield Problem(place, f"is {path!r}, but {what}", fix or f"Give the path of a {kind} from here.")
-        elif "inputs" in place and found == "folder" and Path.cwd().is_relative_to(Path(path).resolve()):
+            yield Problem(
+                place,
+                f"is {path!r}, but {what}",
+                fix or "Give a path from the folder that snakemake runs in.",
+            )
+        elif "files" in place and found == "folder" and Path.cwd().is_relative_to(Path(path).resolve()):
             text = f"is {path!r}, which holds results/, too: every run would change it"
             yield Problem(place, text, "Name only the folders of the data.")
     for path in map(str, program_files(settings)):

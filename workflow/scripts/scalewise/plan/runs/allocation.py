@@ -20,6 +20,9 @@ START_UP_MINUTES = 2
 EARLY_SECONDS = 60
 """Slurm may send a signal this long before the requested time."""
 
+SIGNAL_SECONDS = 60
+"""A job of several gets SIGUSR1 this long before its end: its run stops, and goes back into the queue."""
+
 LEAST_SECONDS = 30
 """Least time for training in a job, without its start and the signal."""
 
@@ -147,14 +150,13 @@ def allocate(run: RunDefinition, experiment: AnyExperiment, site: Site) -> Alloc
         limits=Limits(
             limit_seconds=experiment.runtime_minutes * 60,
             timeout_seconds=experiment.timeout_seconds,
-            keep_checkpoints=experiment.keep_checkpoints,
             limit_over_tries=experiment.budget is not None,
         ),
         memory_mb=memory,
     )
     if slurm is None:
         return allocation
-    share = split_walltime(experiment.runtime_minutes, site.longest_minutes, slurm.signal_seconds)
+    share = split_walltime(experiment.runtime_minutes, site.longest_minutes)
     requests_gpus = slurm.requests_gpus(site.accelerator)
     kind = f"{slurm.gpu_type}:" if slurm.gpu_type else ""
     # the plugin's gres accepts no type with such a character; then sbatch gets the option itself
@@ -205,29 +207,27 @@ class Walltime:
     jobs: int = 1
 
 
-def split_walltime(runtime_minutes: int, longest_minutes: int | None, signal_seconds: int) -> Walltime:
+def split_walltime(runtime_minutes: int, longest_minutes: int | None) -> Walltime:
     """Divide a run's time: one job with additional time for its end, or several of the longest.
 
     Args:
         runtime_minutes: Training time that the run has, over all its jobs.
         longest_minutes: The longest job that the site allows; None if unknown.
-        signal_seconds: The site's time of a signal before a job's end; 0 for none, and then there is one job.
-            A run of one job gets it at most 30 s before the end: the run's limit ends it earlier.
     """
     limit, job_minutes = runtime_minutes * 60, runtime_minutes + START_UP_MINUTES
     if longest_minutes is None or job_minutes <= longest_minutes:
         # after the run's limit, at which it stops itself, and not while it starts
         spare = job_minutes * 60 - limit - EARLY_SECONDS
-        return Walltime(job_minutes, limit, min(signal_seconds, spare // 2))
-    seconds = trained_seconds(longest_minutes, signal_seconds)
-    if signal_seconds and seconds >= LEAST_SECONDS:
-        return Walltime(longest_minutes, limit, signal_seconds, math.ceil(limit / seconds))
+        return Walltime(job_minutes, limit, min(SIGNAL_SECONDS, spare // 2))
+    seconds = trained_seconds(longest_minutes)
+    if seconds >= LEAST_SECONDS:
+        return Walltime(longest_minutes, limit, SIGNAL_SECONDS, math.ceil(limit / seconds))
     return Walltime(longest_minutes, min(limit, longest_minutes * 60 - 30), 0)
 
 
-def trained_seconds(longest_minutes: int, signal_seconds: int) -> int:
+def trained_seconds(longest_minutes: int) -> int:
     """Return the least seconds for training in one job of several, without its start and an early signal."""
-    return longest_minutes * 60 - START_UP_MINUTES * 30 - EARLY_SECONDS - signal_seconds
+    return longest_minutes * 60 - START_UP_MINUTES * 30 - EARLY_SECONDS - SIGNAL_SECONDS
 
 
 def node_memory_mb(devices: int, experiment: AnyExperiment, site: Site) -> int:

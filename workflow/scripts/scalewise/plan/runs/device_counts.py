@@ -15,12 +15,12 @@ MOST_CANDIDATES = 1000
 def resolve_choice(experiment: AnyExperiment, site: Site) -> AnyExperiment:
     """Return the experiment with the device counts that ``up_to`` means on a site."""
     up_to = experiment.devices.up_to
-    if up_to is None or experiment.devices.among is not None:
+    if up_to is None:
         return experiment
     filled = counts_that_fill_nodes(up_to, site)
     # check_choice refuses fewer than two
     counts = counts_that_divide_batches(filled, experiment) or filled or [1]
-    return experiment.model_copy(update={"devices": Devices.model_construct(up_to=up_to, among=[*counts])})
+    return experiment.model_copy(update={"devices": Devices(up_to=up_to, counts=[*counts])})
 
 
 def counts_that_fill_nodes(most: int, site: Site) -> list[int]:

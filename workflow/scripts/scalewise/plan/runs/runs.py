@@ -41,13 +41,11 @@ def input_files(run: RunDefinition) -> dict[str, str | list[str]]:
     """
     settings = run.settings
     if isinstance(settings, ProgramSettings):
-        files = program_files(settings)
         return {
             "dataset": [],
-            "program": [str(path) for path in files],
+            "program": [str(path) for path in program_files(settings)],
             # prepare may not have made them yet; the run's records hold their hashes
             "files": [] if settings.prepare else list(settings.files),
-            "data": [] if settings.prepare else list(settings.inputs),
             "prepared": preparation(settings).marker if settings.prepare else [],
         }
     return {"dataset": str(prepared_path(settings.dataset))}

@@ -42,7 +42,7 @@ def take_cpus(
     needed = ranks * cpus_per_device
     allowed = cores_first(os.sched_getaffinity(0))
     if len(allowed) < needed:
-        fix = "Look for options in the site's srun_extra that bind tasks."
+        fix = "Look for options in the site's slurm.extra that bind tasks."
         if identity.slurm_job_id is None:
             fix = "Lower it, or give Snakemake more CPUs; cpus_per_node in the site file may be too large."
         raise RuntimeError(

@@ -91,7 +91,7 @@ def check_place(identity: Identity, shape: Shape) -> None:
         raise RuntimeError(
             f"planned were {shape.world_size} ranks, {shape.devices_per_node} on each node ({shape}), but "
             f"{found[0]} were started, {found[1]} of them on {identity.host}. Look for options in the site's "
-            "extra and srun_extra that place tasks."
+            "slurm.extra that place tasks."
         )
 
 

@@ -137,7 +137,7 @@ def check_gpus(visible: str, identity: Identity, ranks: int) -> None:
     if identity.slurm_job_id is not None and len(listed) == 1:
         fix = (
             "Slurm binds GPUs to tasks here: remove options such as --gpu-bind and --gpus-per-task from the "
-            "site's srun_extra, or add a line such as `export CUDA_VISIBLE_DEVICES=0,1,2,3` to its prelude."
+            "site's slurm.extra, or add a line such as `export CUDA_VISIBLE_DEVICES=0,1,2,3` to its prelude."
         )
     else:
         fix = "Unset that variable or name more GPUs in it, or correct devices_per_node in the site file."

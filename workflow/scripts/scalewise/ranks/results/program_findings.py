@@ -139,13 +139,13 @@ def _notes(settings: ProgramSettings, records: Sequence[ProbeRecord], steps: Mea
             notes.append(
                 f"The program came to its own end after {done} steps, before the {asked} that were asked for."
             )
-    known = {str(path.resolve()) for path in program_files(settings)}
-    known |= {str(Path(name).resolve()) for name in settings.files}
-    imported = dict.fromkeys(name for record in records for name in record.imported_files)
-    if unread := [name for name in imported if str(Path(name).resolve()) not in known]:
+    known = [path.resolve() for path in (*program_files(settings), *map(Path, settings.files))]
+    imported = {name: Path(name).resolve() for record in records for name in record.imported_files}
+    others = [name for name, path in imported.items() if not any(map(path.is_relative_to, known))]
+    if others:
         notes.append(
-            f"It imports {len(unread)} files that reading it did not show ({', '.join(unread[:3])}): a "
-            "change in them does not train again by itself. Name them under `files` where they matter."
+            f"It imports {len(others)} files that `files` does not name ({', '.join(others[:3])}): a change "
+            "in them does not train again. Name them, or their folder."
         )
     return notes
 
