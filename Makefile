@@ -42,7 +42,7 @@ run: $(VENV)/run.installed
 	@touch $(VENV)/run.began
 	@snakemake --profile profiles/local
 	@# a run that made the report has printed the decision; one that had nothing to do has not
-	@[ results/report.html -nt $(VENV)/run.began ] || python workflow/scripts/cli.py decisions results
+	@[ results/report.html -nt $(VENV)/run.began ] || python workflow/scripts/cli.py status
 
 check: lint
 	pytest --numprocesses 2 --no-loadscope-reorder -m "not slow" $(ONE_STUDY) tests/unit

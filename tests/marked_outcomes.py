@@ -65,10 +65,10 @@ class Collector:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note how the setup of a test, the test or its teardown ended."""
-        marked = dict(report.user_properties).get(self._name)
-        if marked is None:
+        properties: dict[str, Any] = dict(report.user_properties)
+        if self._name not in properties:
             return
-        words, *marks = marked
+        words, *marks = properties[self._name]
         before = self._shown.get(report.nodeid, Shown(report.nodeid, words, tuple(marks)))
         outcome, reason = before.outcome, before.reason
         if report.failed:

@@ -12,7 +12,6 @@ from scalewise.config.experiment import Experiment, ProgramExperiment
 from scalewise.plan.runs.run_definition import RunDefinition, parse_point_name, parse_run_name
 from scalewise.plan.runs.runs import global_batch, repeat_settings, settings_of
 from scalewise.records import (
-    CPU_PROCESS,
     EPOCHS,
     FAILURE,
     RANKS,
@@ -24,12 +23,12 @@ from scalewise.records import (
     Provenance,
     RankRecord,
     RunRecord,
-    Startup,
     Window,
     write_json,
     write_rows,
 )
 
+CPU_PROCESS = "CPU process"
 BEGAN = "2026-01-01T00:00:00+00:00"
 STARTUP = {
     "imports_seconds": 2.0,
@@ -53,7 +52,7 @@ def measurements(**changes: Any) -> Measurements:
         "peak_memory_bytes": 700_000_000,
         "peak_memory_kind": "process peak RSS",
         "loader_wait_fraction": 0.02,
-        "startup": Startup(**STARTUP),
+        **STARTUP,
     }
     return Measurements(**usual | changes)
 
@@ -84,11 +83,8 @@ def provenance(run: RunDefinition, **changes: Any) -> Provenance:
     device = "A GPU" if run.accelerator == "cuda" else CPU_PROCESS
     usual: dict[str, Any] = {
         "commit": "abc123",
-        "versions": {"torch": "2.15.0"},
         "hosts": [f"node{number + 1}" for number in range(run.shape.nodes)],
         "devices": [device] * run.shape.world_size,
-        "cpu_model": "A CPU",
-        "operating_system": "Linux",
         "launcher": run.launcher,
         "started_at": BEGAN,
         "ended_at": "2026-01-01T00:01:30+00:00",
@@ -97,8 +93,11 @@ def provenance(run: RunDefinition, **changes: Any) -> Provenance:
         "inputs": {},
         "gpu_limits": [],
     }
+    environment: dict[str, Any] = {"cpu_model": "A CPU", "operating_system": "Linux"}
+    environment["versions"] = {"torch": "2.15.0"}
+    environment |= {key: changes.pop(key) for key in [*environment] if key in changes}
     usual |= changes
-    environment = {key: usual[key] for key in ("hosts", "cpu_model", "operating_system", "versions")}
+    environment["hosts"] = usual["hosts"]
     return Provenance.model_validate({"environments": [environment]} | usual)
 
 
@@ -290,7 +289,8 @@ def write_program_run(
         loader_wait_fraction=None if loader_wait is None else loader_wait / step_seconds,
         communication_fraction=None if exposed is None else exposed / step_seconds,
         loader="program",
-        startup=Startup(**startup, launch_seconds=1.0),
+        launch_seconds=1.0,
+        **startup,
         program=ProgramMeasurements.model_validate(found | dict(program or {})),
     )
     ranks = [

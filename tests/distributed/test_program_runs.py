@@ -123,7 +123,7 @@ def test_a_script_that_needs_a_terminal_fails_with_a_fix_that_works_and_its_metr
     read = [(reading.step, reading.value) for reading in program.metric]
     assert read == [(128, 1.0), (256, 0.5), (384, 0.333), (512, 0.25)]
     assert program.seconds_to_metric == program.metric[2].seconds
-    first = measured.startup.first_step_seconds
+    first = measured.first_step_seconds
     assert first is not None
     assert program.seconds_to_metric < measured.train_seconds + first
     assert program.metric[0].seconds < program.metric[1].seconds

@@ -10,6 +10,7 @@ import pytest
 from tests.distributed.runs import END_SECONDS, ENDLESS, Runs
 from tests.machine import needs_two_cores
 from tests.marked_outcomes import Record
+from tests.reliability.thoroughness import times
 
 from scalewise.execution.reason import in_minutes
 from scalewise.records import read_failure
@@ -59,9 +60,9 @@ def test_kills_at_random_moments_cost_an_epoch_at_most_and_change_nothing_that_i
     runs: Runs, record_property: Record
 ) -> None:
     changed = {"model": "planted_drawing", "epochs": 60, "save_model": True, "deterministic": True}
-    chosen, kills, epochs = random.Random(1), 0, [0]
+    chosen, kills, epochs, most = random.Random(1), 0, [0], times(quick=8, thorough=20)
     undisturbed = runs.complete("calm", 2, changed)
-    while kills < 20 and epochs[-1] < 55:
+    while kills < most and epochs[-1] < 55:
         training = runs.start("killed", 2, changed)
         before = training.saved[-1:]
         training.wait_until(lambda: training.saved[-1:] != before, "no epoch is saved")  # noqa: B023

@@ -14,6 +14,7 @@ import torch
 from tests.marked_outcomes import Shown
 from tests.paths import SCRIPTS
 
+from scalewise.analysis.conditions import known_limits
 from scalewise.config.site import cpu_model
 from scalewise.measure.origins import versions
 from scalewise.ranks.monitoring.environments import source_version
@@ -84,7 +85,7 @@ def describe_machine(accelerator: Literal["cpu", "cuda"]) -> dict[str, str]:
         (monitor := Monitor(str(properties.uuid))).start()
         report = monitor.stop()
         if report.limits is not None:
-            found |= report.limits.named()
+            found |= known_limits(report.limits)
         driver = {"driver": report.driver or "unknown"}
         if torch.backends.cudnn.is_available():
             found["cudnn"] = str(torch.backends.cudnn.version())

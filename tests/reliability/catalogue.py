@@ -111,7 +111,6 @@ BAD_INPUTS = (
     BadInput("types: quoted number", '`"4"` for `4`'),
     BadInput("types: 1.5 epochs", "1.5 epochs"),
     BadInput("types: 1e-3 as a string", "`1e-3`, which YAML reads as a string"),
-    BadInput("types: yes for true", "`yes` or `on` for `true`"),
     BadInput("types: null", "`null`"),
     BadInput("types: unknown key", "a key that does not exist (`epoch` for `epochs`)"),
     BadInput("types: duplicate keys", "a key written twice"),

@@ -66,7 +66,11 @@ IN_PLAN = (
     *("scalewise.config", "scalewise.plan", "scalewise.site.preflight"),
     *(f"scalewise.records.{name}" for name in RECORDS_IN_PLAN),
 )
-OF_A_RUN = ("scalewise.plan.runs.run_definition", "scalewise.config.shape")
+OF_A_RUN = (
+    "scalewise.plan.runs.run_definition",
+    "scalewise.config.shape",
+    "scalewise.config.errors.UserError",
+)
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,14 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from snakemake_executor_plugin_slurm import ExecutorSettings
 from tests.paths import SCRIPTS
+
+from scalewise import snakemake_adapter as adapter
 
 OLDEST = "SCALEWISE_OLDEST_SNAKEMAKE"
 """Variable with the interpreter of an environment with the oldest Snakemake; `make test` creates it."""
@@ -24,15 +28,8 @@ import atexit, json, sys
 sys.path.insert(0, {str(SCRIPTS)!r})
 from scalewise import snakemake_adapter as adapter
 
-FACTS = {{"refused": []}}
+FACTS = {{}}
 OUTPUT = "results/{{experiment}}/runs/{{run}}/record.json"
-
-
-def check(call, *arguments, **keywords):
-    try:
-        call(workflow, *arguments, **keywords)
-    except adapter.AdapterError as error:
-        FACTS["refused"].append(str(error))
 
 
 def refuses(experiment, run, attempt):
@@ -48,26 +45,23 @@ if "most" in config:
 
 
 def write_facts():
-    FACTS["has_planned"] = adapter.has_planned(workflow)
-    if FACTS["has_planned"]:
+    FACTS["shows_plan"] = adapter.shows_plan(workflow)
+    if workflow.scheduler:
         FACTS["requests"] = [[*run, dict(asked)] for run, asked in adapter.requests(workflow).items()]
     with open("facts.json", "w") as file:
         json.dump(FACTS, file, default=str)
 
 
-for name in ("is_dry_run", "is_module", "config_files", "names_config_files"):
+for name in ("is_module", "config_files", "names_cluster"):
     FACTS[name] = getattr(adapter, name)(workflow)
-check(adapter.check_prefix)
-check(adapter.check_site, config.get("site"))
-check(adapter.check_requests, "train")
-FACTS["profile"] = adapter.profile_resources(workflow, "train")
 atexit.register(write_facts)
 
 
 def inputs(wildcards):
     if workflow.is_main_process:
-        check(adapter.check_executor, in_slurm="slurm" in config)
-        FACTS["runs_jobs"] = adapter.runs_jobs(workflow)
+        for name in ("runs_jobs", "uses_cluster"):
+            FACTS[name] = getattr(adapter, name)(workflow)
+        FACTS["replaced"] = adapter.replaced_resources(workflow, rules.train)
         if "valid" in config:
             adapter.judge_record(workflow, OUTPUT.format(**wildcards), is_valid=config["valid"])
     return []
@@ -150,70 +144,47 @@ def test_facts_of_a_command(place: Place) -> None:
     (place.folder / "study.yaml").write_text("{}")
 
     facts = place.facts("-n")
-    assert (facts["is_dry_run"], facts["is_module"], facts["has_planned"]) == (True, False, True)
-    assert (facts["names_config_files"], facts["config_files"]) == (False, [])
-    assert facts["refused"] == []
-
-    assert not facts["runs_jobs"]
-    facts = place.facts()
-    assert (facts["is_dry_run"], facts["runs_jobs"]) == (False, True)
-    facts = place.facts("-n", "--configfile", "study.yaml")
-    assert facts["names_config_files"]
+    assert (facts["is_module"], facts["shows_plan"], facts["runs_jobs"]) == (False, True, False)
+    assert (facts["config_files"], facts["names_cluster"], facts["uses_cluster"]) == ([], False, False)
+    facts = place.facts("-n", "--configfile", "study.yaml", "--resources", "device_budget=64")
     assert [Path(file).name for file in facts["config_files"]] == ["study.yaml"]
-
-
-def test_a_command_that_cannot_be_planned_has_no_plan_to_show(place: Place) -> None:
-    assert not place.facts("-n", "made/nothing", code=1)["has_planned"]
+    assert facts["names_cluster"]
+    assert not place.facts("-n", "made/nothing", code=1)["shows_plan"]
+    facts = place.facts()
+    assert (facts["shows_plan"], facts["runs_jobs"]) == (False, True)
 
 
 def test_requests_hold_what_profiles_add_and_replace(place: Place) -> None:
-    facts = place.facts(
-        *("-n", "--set-resources", "train:mem_mb=7", "--default-resources", "slurm_account='mine'")
-    )
-    ((experiment, run, asked),) = facts["requests"]
+    options = ("--default-resources", "slurm_account='mine'", "--set-threads", "train=3")
+    facts = place.facts("-n", "--set-resources", "train:mem_mb=7", "train:tasks=3", *options)
+    ((experiment, run, requested),) = facts["requests"]
     assert (experiment, run) == ("a", "one")
-    assert (asked["nodes"], asked["mem_mb"], asked["slurm_account"]) == (2, 7, "mine")
-    assert "gres" not in asked
-    assert facts["refused"] == []
-    assert facts["profile"] == {"mem_mb": 7}
-
-
-@pytest.mark.parametrize(
-    ("option", "name"),
-    [
-        *(("--set-resources", name) for name in ("nodes", "tasks", "mpi", "gres", "slurm_extra")),
-        ("--set-threads", "threads"),
-    ],
-)
-def test_a_profile_cannot_change_the_devices_of_runs(place: Place, option: str, name: str) -> None:
-    word = "train=3" if option == "--set-threads" else f"train:{name}=3"
-    (refused,) = place.facts("-n", option, word)["refused"]
-    assert f"sets {name} of train" in refused
-
-
-def test_a_cluster_without_site_and_a_site_without_cluster_are_refused(place: Place) -> None:
-    (refused, *_) = place.facts("-n", "--resources", "device_budget=64")["refused"]
-    assert "no site file describes it" in refused
-    assert (
-        place.facts("-n", "--resources", "device_budget=64", "--config", "slurm=1", "site=a")["refused"] == []
-    )
-    (refused, *_) = place.facts("--config", "slurm=1")["refused"]
-    assert "--profile profiles/slurm" in refused
+    assert (requested["nodes"], requested["mem_mb"], requested["slurm_account"]) == (2, 7, "mine")
+    assert facts["replaced"] == {"mem_mb": 7, "tasks": 3, "threads": 3}
+    assert "gres" not in place.facts("-n")["requests"][0][2]
 
 
 @pytest.mark.parametrize("prefix", ["", "below/"])
-def test_a_module_is_known_and_may_have_no_prefix(place: Place, prefix: str) -> None:
+def test_a_module_is_known_and_with_a_prefix_its_outputs_are_no_runs(place: Place, prefix: str) -> None:
     (place.folder / "ours.smk").write_text(WORKFLOW)
     line = f"    prefix: {prefix!r}\n" if prefix else ""
     (place.folder / "Snakefile").write_text(
         PARENT.replace("    prefix: PREFIX\n", line).replace("PREFIX", repr(prefix))
     )
-    facts = place.facts("-n")
+    facts = place.facts("-n", "--set-resources", "ours_train:mem_mb=7")
     assert facts["is_module"]
-    # with a prefix its outputs are no runs
-    runs = [(run, asked["nodes"]) for _, run, asked in facts["requests"]]
+    assert facts["replaced"] == {"mem_mb": 7}
+    runs = [(run, requested["nodes"]) for _, run, requested in facts["requests"]]
     assert runs == ([] if prefix else [("one", 2)])
-    assert len(facts["refused"]) == bool(prefix)
+
+
+@pytest.mark.parametrize("command", ["squeue", "sacct"])
+def test_jobs_are_queried_as_the_executor_plugin_does(command: str) -> None:
+    workflow = SimpleNamespace(executor_settings=ExecutorSettings(status_command=command))
+    assert adapter.status_command(workflow) == command
+    words = adapter.status_query(command, "name-of-jobs")
+    assert words[0] == command
+    assert any("name-of-jobs" in word for word in words)
 
 
 def killed_after_writing(place: Place, *options: str) -> None:

@@ -1,11 +1,4 @@
-"""The contract of results/: files, columns and keys that users rely on.
-
-    python -m tests.workflow.results_contract
-
-renews it after a deliberate change: it runs two small studies, and writes the columns and keys of their
-files with their types into results_contract.yaml. What is always empty there, such as the energy of a CPU,
-keeps the type that is listed. Read the changes of that file before you commit.
-"""
+"""The contract of results/: files, columns and keys that users rely on, listed in results_contract.yaml."""
 
 from __future__ import annotations
 
@@ -13,8 +6,6 @@ import csv
 import json
 import re
 import shutil
-import sys
-import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +13,7 @@ from typing import Any
 
 import yaml
 from tests.paths import CLI
-from tests.workflow.workplace import TINY, Outcome, Workplace
+from tests.workflow.workplace import Outcome, Workplace
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "contract_study"
@@ -104,21 +95,12 @@ def broken_promises(found: Mapping[str, Types], promised: Mapping[str, Types]) -
 
 
 def promised() -> dict[str, Types]:
-    """Return what results_contract.yaml lists."""
-    read: dict[str, Types] = yaml.safe_load(LISTING.read_text(encoding="utf-8"))
-    return read
-
-
-def with_types_of(found: Mapping[str, Types], before: Mapping[str, Types]) -> dict[str, Types]:
-    """Return columns and keys with the types that were listed before for those that are always empty now."""
-    renewed = {}
-    for kind, names in found.items():
-        listed = before.get(kind, {})
-        renewed[kind] = {
-            name: listed.get(name, text) if text in {"empty", "empty or sometimes"} else text
-            for name, text in names.items()
-        }
-    return renewed
+    """Return what results_contract.yaml lists: the names of each type, for each kind of file."""
+    read: dict[str, dict[str, list[str]]] = yaml.safe_load(LISTING.read_text(encoding="utf-8"))
+    return {
+        kind: {name: words for words, names in by_words.items() for name in names}
+        for kind, by_words in read.items()
+    }
 
 
 def run_programs(workplace: Workplace) -> Outcome:
@@ -197,28 +179,3 @@ def _add(value: Any, name: str, types: dict[str, set[str]], counts: Counter[str]
             counts[_objects(name)] += 1
             for key, each in value.items() if name.rpartition(".")[2] not in NAMED_BY_OTHERS else ():
                 _add(each, f"{name}.{key}".removeprefix("."), types, counts)
-
-
-def _renew() -> None:
-    found: dict[str, Types] = {}
-    with tempfile.TemporaryDirectory() as place:
-        tiny, programs = (
-            Workplace(Path(place) / name, Path(sys.executable)) for name in ("tiny", "programs")
-        )
-        for workplace in (tiny, programs):
-            workplace.folder.mkdir()
-        assert tiny.snakemake(config=TINY).code == 0
-        run_programs(programs)
-        for kind, names in [
-            *listing(tiny.folder / "results").items(),
-            *listing(programs.folder / "results").items(),
-        ]:
-            for name, text in names.items():
-                words = {*found.setdefault(kind, {}).get(name, text).split(" or "), *text.split(" or ")}
-                found[kind][name] = _words(words - {"sometimes"}, sometimes="sometimes" in words)
-    renewed = with_types_of(found, promised())
-    LISTING.write_text(yaml.safe_dump(renewed, sort_keys=False, width=110), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    _renew()

@@ -287,5 +287,5 @@ def test_the_examples_of_the_configuration_guide_are_valid(
     del experiment["partitions"], experiment["decision"]
     study = load_study({"experiments": {"digits": experiment | {"devices": [1]}}}, [], "site.yaml")
     (allocation, *_) = study.allocations.values()
-    assert allocation.placed["constraint"] == "a100&hbm80g"
-    assert "--reservation=course" in allocation.extra
+    assert allocation.resources["constraint"] == "a100&hbm80g"
+    assert "--reservation=course" in str(allocation.resources["slurm_extra"])

@@ -52,6 +52,23 @@ def test_all_mistakes_are_reported_at_once_without_a_traceback(workplace: Workpl
 
 
 @pytest.mark.parametrize(
+    ("option", "word", "name"),
+    [
+        *(("--set-resources", f"train:{name}=3", name) for name in ("nodes", "tasks_per_gpu", "gres")),
+        ("--set-threads", "train=3", "threads"),
+    ],
+)
+def test_a_profile_that_changes_the_devices_of_runs_is_refused_in_one_line(
+    option: str, word: str, name: str, workplace: Workplace
+) -> None:
+    site = f"{SITE}max_nodes: 2\nslurm: {{account: mine, partition: main}}\n"
+    outcome = workplace.snakemake("-n", option, word, config=TINY, site=site)
+    assert outcome.code == 1
+    assert f"sets {name} of the runs" in outcome.text.splitlines()[-1]
+    assert "Traceback" not in outcome.text
+
+
+@pytest.mark.parametrize(
     ("text", "snakemakes", "ours"),
     [
         ("- a", "Config file must be given as JSON or YAML with keys at top level", ":1: "),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
@@ -106,21 +105,3 @@ def test_the_answer_is_a_measured_device_count_and_stands_in_page_and_terminal(
     assert (answer["series"], answer["devices"]) == (chosen["series"], chosen["devices"])
     assert answer["verdict"] in unescape((study.results / "report.html").read_text(encoding="utf-8"))
     assert f"{experiment}: {answer['verdict']}" in " ".join(study.outcome.text.split())
-
-
-def test_a_column_that_is_gone_or_of_another_type_is_found(study: FinishedStudy, tmp_path: Path) -> None:
-    run = "strong/runs/d1.bucket-view-off.r1"
-    shutil.copytree(study.results / run, tmp_path / run)
-    ranks, record = tmp_path / run / "ranks.csv", tmp_path / run / "record.json"
-    table = pd.read_csv(ranks).drop(columns="rank").rename(columns={"host": "node"})
-    table.assign(peak_memory_bytes="0.9 MB").to_csv(ranks, index=False)
-    content = json.loads(record.read_text(encoding="utf-8"))
-    del content["measurements"]["windows"][0]["samples"]
-    record.write_text(json.dumps(content), encoding="utf-8")
-    ranks_table, record_name = (f"{{experiment}}/runs/{{run}}/{path.name}" for path in (ranks, record))
-    assert sorted(broken_promises(listing(tmp_path), promised())) == [
-        f"{ranks_table}: host is gone",
-        f"{ranks_table}: peak_memory_bytes has a text, not a number",
-        f"{ranks_table}: rank is gone",
-        f"{record_name}: measurements.windows[].samples may be absent",
-    ]

@@ -3,34 +3,21 @@
 # out: results/{experiment}/ runs.csv, epochs.csv, scaling.csv, options.csv, answer.json, provenance.json;
 #      repeats/round{round}.json of an experiment whose next runs follow from earlier ones
 
-# what an analysis writes
-TABLES = [
-    f"results/{{experiment}}/{name}"
-    for name in (
-        *("runs.csv", "epochs.csv", "scaling.csv", "options.csv"),
-        *("answer.json", "provenance.json"),
-    )
-]
+TABLES = expand(
+    "results/{{experiment}}/{name}",
+    name=["runs.csv", "epochs.csv", "scaling.csv", "options.csv"]
+    + ["answer.json", "provenance.json"],
+)
 
 
 checkpoint judge_round:
     input:
         rounds=lambda wc: expand(
-            "results/{experiment}/repeats/round{round}.json",
-            experiment=wc.experiment,
-            round=range(1, int(wc.round)),
+            ROUND, experiment=wc.experiment, round=range(1, int(wc.round))
         ),
-        runs=lambda wc: expand(
-            "results/{experiment}/runs/{run}/record.json",
-            experiment=wc.experiment,
-            run=STUDY.experiments[wc.experiment].requested_run_names(
-                judged_rounds(
-                    checkpoints.judge_round.get, wc.experiment, before=int(wc.round)
-                )
-            ),
-        ),
+        runs=lambda wc: records_of(wc.experiment, before=int(wc.round)),
     output:
-        "results/{experiment}/repeats/round{round}.json",
+        ROUND,
     log:
         "logs/judge_round/{experiment}.round{round}.log",
     localrule: True
@@ -46,7 +33,8 @@ checkpoint judge_round:
 
 rule analyze:
     input:
-        lambda wc: analyzed_files(wc.experiment),
+        rounds=lambda wc: rounds_of(*QUESTIONS[wc.experiment]),
+        runs=lambda wc: records_of(*QUESTIONS[wc.experiment]),
     output:
         TABLES,
     log:

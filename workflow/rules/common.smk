@@ -5,8 +5,6 @@ import os
 import sys
 from pathlib import Path
 
-from snakemake.exceptions import WorkflowError
-
 SCRIPTS = (
     Path(workflow.current_basedir.get_path_or_uri(secret_free=True)).parent / "scripts"
 )
@@ -29,15 +27,15 @@ os.environ.update(
     ),
 )
 
-if not workflow.is_main_process:
+if workflow.is_main_process:
+
+    include: "study.smk"
+
+else:
     PLAN = read_plan(os.environ)
 
     def begin():
         """Do nothing: the main process has checked where jobs go, and written the plan."""
-
-else:
-
-    include: "study.smk"
 
 
 # experiments by the question that they answer: one, or the same on each partition
@@ -48,6 +46,8 @@ RUNS = {
     for experiment, runs in PLAN["runs"].items()
     for run, job in runs.items()
 }
+RECORD = "results/{experiment}/runs/{run}/record.json"
+ROUND = "results/{experiment}/repeats/round{round}.json"
 
 
 def of_run(wildcards):
@@ -57,36 +57,33 @@ def of_run(wildcards):
 
 def train_inputs(wildcards):
     """Return the inputs of a run."""
+    begin()
     if workflow.is_main_process:
-        begin()
-        record = f"results/{wildcards.experiment}/runs/{wildcards.run}/record.json"
-        adapter.judge_record(
-            workflow,
-            record,
-            is_valid=STUDY.has_record(
-                wildcards.experiment, wildcards.run, Path("results")
-            ),
+        is_valid = STUDY.has_record(
+            wildcards.experiment, wildcards.run, Path("results")
         )
+        adapter.judge_record(workflow, RECORD.format(**wildcards), is_valid=is_valid)
     return of_run(wildcards)["inputs"]
 
 
-def analyzed_files(question):
-    """Return the rounds and the records of an experiment, on all of its partitions."""
-    files = []
-    for name in QUESTIONS[question]:
-        planned = STUDY.experiments[name]
-        judged = list(judged_rounds(checkpoints.judge_round.get, name))
-        files += expand(
-            "results/{experiment}/repeats/round{round}.json",
-            experiment=name,
-            round=required_rounds(planned.experiment, judged),
-        )
-        files += expand(
-            "results/{experiment}/runs/{run}/record.json",
-            experiment=name,
-            run=planned.requested_run_names(judged),
-        )
-    return files
+def records_of(*experiments, before=None):
+    """Return the records of the runs that experiments need, by the rounds before one."""
+    found = []
+    for name in experiments:
+        rounds = judged_rounds(checkpoints.judge_round.get, name, before)
+        runs = STUDY.experiments[name].requested_run_names(rounds)
+        found += expand(RECORD, experiment=name, run=runs)
+    return found
+
+
+def rounds_of(*experiments):
+    """Return the rounds of experiments, up to the next ones."""
+    found = []
+    for name in experiments:
+        rounds = judged_rounds(checkpoints.judge_round.get, name)
+        numbers = required_rounds(STUDY.experiments[name].experiment, rounds)
+        found += expand(ROUND, experiment=name, round=numbers)
+    return found
 
 
 def resources_of(jobs, job_of):

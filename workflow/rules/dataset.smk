@@ -4,9 +4,12 @@
 #      prepares its files where it wants: resources/prepared/{preparation}.json marks that it has
 
 
+PREPARED = "resources/datasets/{dataset}/dataset.safetensors"
+
+
 rule prepare_dataset:
     output:
-        "resources/datasets/{dataset}/dataset.safetensors",
+        PREPARED,
     log:
         "logs/prepare_dataset/{dataset}.log",
     localrule: True

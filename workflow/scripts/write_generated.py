@@ -6,8 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from scalewise.config.reference import configuration_reference
-from scalewise.config.schema import site_schema, study_schema
+from scalewise.config.schema import configuration_reference, site_schema, study_schema
 from scalewise.records import write_text
 
 ROOT = Path(__file__).parents[2]

@@ -53,12 +53,6 @@ def test_a_repeat_that_interleaves_with_another_is_no_block() -> None:
     assert found.tolist() == [1, 0, 0, 2]
 
 
-@pytest.mark.parametrize("repeats", [2, 3, 6])
-def test_shuffled_blocks_are_separable(repeats: int) -> None:
-    found = [separable(started(shuffled(seed, repeats)), 1) for seed in range(50)]
-    assert all(each.in_time and not each.other_nodes for each in found)
-
-
 @pytest.mark.parametrize(
     ("key", "apart"),
     [

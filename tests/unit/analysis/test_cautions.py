@@ -74,13 +74,6 @@ def test_counts_on_nodes_of_their_own_are_named() -> None:
     assert "other nodes" in answer.reason
 
 
-def test_survivors_of_a_point_that_loses_runs_are_not_clear() -> None:
-    study = Planted({**QUIET.points} | {(ONLY, 4): [*spread(350.0), "timed-out"]})
-    answer = study.analysis().answer
-    assert (answer.devices, answer.certainty) == (4, "likely")
-    assert "1 of 4 runs have no result" in answer.reason
-
-
 @pytest.mark.parametrize("repeats", [1, 2])
 def test_fewer_than_three_runs_are_never_clear(repeats: int) -> None:
     study = Planted({(ONLY, d): spread(rate, repeats=repeats) for d, rate in RATES.items()})
@@ -88,10 +81,3 @@ def test_fewer_than_three_runs_are_never_clear(repeats: int) -> None:
     assert answer.devices == 4
     assert answer.certainty == "likely"
     assert "(" not in next(each for each in answer.figures if each.label == "Speed").text
-
-
-def test_an_efficiency_above_one_is_an_error_until_it_is_explained() -> None:
-    study = Planted({(ONLY, 1): spread(100.0), (ONLY, 2): spread(240.0)})
-    answer = study.analysis().answer
-    assert (answer.devices, answer.certainty) == (2, "likely")
-    assert "above 1 (1.20)" in answer.reason

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from tests.unit.analysis.decision_cases import CASES, FOUR, GOOD_ON_FEW, RATES, Case, rule
+from tests.unit.analysis.decision_cases import CASES, FOUR, RATES, Case, rule
 from tests.unit.analysis.planted import ONLY, START_UP, Planted, make_runs, make_spec, make_tables, spread
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
@@ -78,14 +78,6 @@ def test_required_efficiencies_are_answered_one_by_one() -> None:
 
 
 # ---- options --------------------------------------------------------------------------------------------
-
-
-def test_an_option_that_is_good_on_few_devices_only_is_left_at_more() -> None:
-    answer = GOOD_ON_FEW.analysis(rule(min_efficiency=0.7)).answer
-    assert (answer.devices, answer.series) == (8, "off")
-    # 7,000 over 8 x 1,100, the best baseline
-    efficiency = next(each for each in answer.figures if each.label == "Efficiency")
-    assert efficiency.value == pytest.approx(7000 / 8 / 1100, rel=0.01)
 
 
 # ---- partitions and splits ------------------------------------------------------------------------------

@@ -59,27 +59,6 @@ def test_planted_speedups_of_a_program_are_found_and_unknown_figures_stay_unknow
     assert analysis.epochs[["step", "loss"]].iloc[1].to_list() == [4, 1.8]
 
 
-@pytest.mark.parametrize(
-    ("by_devices", "said", "unsaid"),
-    [
-        ({1: (0.1, {}), 2: (0.15, {"exposed": 0.05})}, ["33 %", "communication", "under no_sync"],
-         "communication_hook"),
-        ({1: (0.1, {"exposed": 0.0, "loader_wait": 0.0}), 2: (0.14, {"exposed": 0.0, "loader_wait": 0.04})},
-         ["29 %", "workers of the program's DataLoader"], "resident"),
-    ],
-    ids=["the wait for data is unknown", "the wait for data"],
-)  # fmt: skip
-def test_what_slows_a_program_is_named_with_a_fix_that_a_program_has(
-    tmp_path: Path, by_devices: Mapping[int, tuple[float, dict[str, Any]]], said: list[str], unsaid: str
-) -> None:
-    spec = program_experiment()
-    for devices, (seconds, waits) in by_devices.items():
-        write_runs(tmp_path, spec, devices, seconds, **{"loader_wait": None} | waits)
-    limit = concluded(tmp_path, spec).answer.limit
-    assert all(each in limit for each in said)
-    assert unsaid not in limit
-
-
 def test_time_to_a_metric_decides_as_time_to_an_accuracy_does(tmp_path: Path) -> None:
     metric = {"pattern": "val_loss=([0-9.]+)", "at_most": 2.9}
     spec = program_experiment(steps=None, metric=metric, decision={"min_efficiency": 0.8})

@@ -15,7 +15,6 @@ from tests.unit.analysis.planted import at, concluded
 
 from scalewise.analysis.runs import RUN_COLUMNS, Tables, collect
 from scalewise.config.experiment import Experiment
-from scalewise.plan.runs.runs import series_name
 from scalewise.records import EPOCHS, RANKS, RECORD
 
 
@@ -82,22 +81,6 @@ def test_every_planned_run_has_a_row_with_its_outcome_and_reason(tmp_path: Path)
     ]
     assert tables.epochs["run"].tolist() == ["d1.r1"] * 3 + ["d1.r2"]
     assert len(tables.origins) == 2
-
-
-def test_swept_options_are_columns_and_name_the_series(tmp_path: Path) -> None:
-    spec = with_target(devices=[1, "2x2"], repeats=1, sweep={"gradient_as_bucket_view": [False, True]})
-    write_run(tmp_path, "d1.bucket-view-on.r1", options={"gradient_as_bucket_view": True})
-    runs = collect("study", spec, tmp_path).runs.set_index("run")
-    assert runs["series"].to_dict() == {
-        f"{point}.{series}.r1": series
-        for series in ("bucket-view-off", "bucket-view-on")
-        for point in ("d1", "d2x2")
-    }
-    assert runs["gradient_as_bucket_view"].tolist() == [False, False, True, True]
-    assert runs.index[runs["outcome"] == "completed"].tolist() == ["d1.bucket-view-on.r1"]
-    # a forced shape counts its devices before it has run
-    assert runs["devices"].tolist() == [1, 4, 1, 4]
-    assert series_name(()) == "all runs"
 
 
 def _edit(name: str, change: Callable[[str], str]) -> Callable[[Path], None]:

@@ -57,9 +57,6 @@ OUTSIDE_AND_INSIDE = {
 }
 PYTHONS: dict[str, dict[str, Any]] = {
     "by its site's python": {"python": "/opt/a b/python"},
-    "after lines of shell": {"prelude": PRELUDE},
-    "in a container": {"container": IMAGE},
-    "by a python of the container": {"container": IMAGE, "python": "/opt/python"},
     "in a container that sees folders": {
         "container": Container(image="a.sif", binds=["/scratch", "/data:/mnt"], runtime="singularity"),
         "visible": (Path("/cache/scripts"), Path("/data sets"), Path.cwd()),
@@ -72,24 +69,14 @@ Start = tuple[LauncherName, int, int, dict[str, Any]]
 
 LAUNCHERS = get_args(LauncherName)
 LAUNCHES: dict[str, Start] = {
-    **{
-        f"{launcher} on {devices} devices of this machine": (launcher, 1, devices, {})
-        for launcher in LAUNCHERS
-        if launcher != "srun"
-        for devices in (1, 2)
-    },
+    **{f"{launcher} on this machine": (launcher, 1, 2, {}) for launcher in LAUNCHERS if launcher != "srun"},
     "popen in a container": ("popen", 1, 2, {"container": Container(image="a.sif")}),
     **{
-        f"{launcher} on {nodes} x {devices} devices of Slurm": (launcher, nodes, devices, {"slurm": True})
+        f"{launcher} on 2 x 4 devices of Slurm": (launcher, 2, 4, {"slurm": True})
         for launcher in LAUNCHERS
         if launcher != "popen"
-        for nodes, devices in ((1, 1), (1, 4), (2, 4))
     },
-    **{
-        f"{launcher} {how}": (launcher, 2, 4, {"slurm": True, **facts})
-        for how, facts in PYTHONS.items()
-        for launcher in ("srun", "torchrun")
-    },
+    **{f"srun {how}": ("srun", 2, 4, {"slurm": True, **facts}) for how, facts in PYTHONS.items()},
 }
 WORDS = Path(__file__).with_name("launches.txt")
 
@@ -111,21 +98,6 @@ def test_commands_are_as_they_are_kept_and_a_log_shows_no_secret(capsys: pytest.
         parts.append("\n".join(lines) + "\n")
     text = "\n".join(parts).replace(str(Path.cwd()), "HERE")
     compare(WORDS, text, __file__, capsys)
-
-
-@pytest.mark.parametrize(
-    ("launcher", "nodes", "slurm", "refusal"),
-    [
-        *((name, 2, False, "2 nodes need a cluster") for name in ("srun", "popen", "torchrun", "spawn")),
-        ("srun", 1, False, "launcher srun needs Slurm"),
-        ("popen", 1, True, "launcher popen starts ranks on one machine"),
-    ],
-)
-def test_what_a_launcher_cannot_start_is_refused(
-    launcher: LauncherName, nodes: int, slurm: bool, refusal: str
-) -> None:
-    with pytest.raises(ValueError, match=refusal):
-        launch(launcher, nodes, 2, slurm=slurm)
 
 
 @pytest.mark.parametrize(
@@ -192,18 +164,11 @@ def test_arguments_arrive_as_they_were_given(argument: str, tmp_path: Path) -> N
             ["true", "(exit 3) # why", "true"], "(exit ... (line 2 of 3)", id="a comment in the middle"
         ),
         pytest.param(["no-such-command --x"], "no-such-command ... (line 1 of 1)", id="unknown command"),
-        pytest.param(["true && false"], "true ... (line 1 of 1)", id="and"),
-        pytest.param(["test 'a b' = \"$GREETING;x\""], "test ... (line 1 of 1)", id="quotes"),
         pytest.param(["set -e", "false"], "false (line 2 of 2)", id="after set -e"),
         pytest.param(["true", "exit 0"], "exit ... (line 2 of 2)", id="an end without an error"),
-        pytest.param(["ls /no/such/folder | grep x"], "ls ... (line 1 of 1)", id="pipe"),
-        pytest.param(["false \\"], "false ... (line 1 of 1)", id="a backslash at the end"),
-        pytest.param(["false &&"], "false ... (line 1 of 1)", id="an unfinished line"),
         pytest.param(["echo 'x"], "echo ... (line 1 of 1)", id="an open quote"),
         pytest.param(["export A=hf_secret; false"], "export ... (line 1 of 1)", id="a secret"),
-        pytest.param(["A=hf_secret false"], "A ... (line 1 of 1)", id="a secret for one command"),
         pytest.param(["  A=hf_secret;false"], "  A ... (line 1 of 1)", id="a secret and no space"),
-        pytest.param(["false<<<hf_secret"], "false ... (line 1 of 1)", id="a secret to read"),
     ],
 )
 def test_a_line_that_fails_is_named_and_the_program_never_starts(lines: list[str], named: str) -> None:
@@ -291,17 +256,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_each_kind_of_job_script(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kinds = {
         "a program over two nodes": script(folder, PROGRAM | {"devices": [8]}, SLURM, "d8.r1"),
-        "the built-in training": script(folder, BUILT_IN | {"devices": [2]}, SLURM, "d2.r1"),
-        "the same on a whole node": script(
-            folder, BUILT_IN | {"devices": [2]}, SLURM, "d2.r1", whole_nodes=True
-        ),
         "a program that starts its ranks, in a container": script(
             folder,
             PROGRAM | {"devices": [2], "starts": "itself", "environment": {}, "working_directory": "."},
             IN_CONTAINER,
             "d2.r1",
+            whole_nodes=True,
         ),
-        "a program on one machine": script(folder, PROGRAM | {"devices": [2]}, LOCAL, "d2.r1"),
         "the built-in training on one machine": script(folder, BUILT_IN | {"devices": [2]}, LOCAL, "d2.r1"),
     }
     text = "\n".join(f"== {kind}\n{text}" for kind, text in kinds.items())

@@ -25,7 +25,7 @@ defaults:
   model: digits_cnn
   epochs: 1.5                    {HERE}
   learning_rate: 1e-3            {HERE}
-  gradient_as_bucket_view: yes   {HERE}
+  gradient_as_bucket_view: 1     {HERE}
 experiments:
   strong:
     global_batch_size: "240"     {HERE}

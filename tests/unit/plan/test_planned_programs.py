@@ -86,7 +86,7 @@ def test_a_global_batch_of_the_programs_own_is_one_number_and_is_still_counted(l
 def test_a_program_has_the_cpus_that_the_study_states(load: Load) -> None:
     for cpus in (1, 2):
         study = load(of_program(f"cpus_per_device: {cpus}"))
-        assert {allocation.cpus_per_task for allocation in study.allocations.values()} == {cpus}
+        assert {run.settings.cpus_per_device for run in study.runs.values()} == {cpus}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from tests.paths import ROOT
 from tests.stand_ins import stand_ins
 
 from scalewise.config.slurm import RESOURCES_OF_OPTIONS
+from scalewise.plan.runs.allocation import sbatch_options
 from scalewise.plan.study import load_study
 from scalewise.site.cluster import ClusterError, parse_gpus
 from scalewise.site.commands import ask
@@ -343,7 +345,7 @@ def test_site_file_states_what_slurm_reports(name: str, programs: Path, tmp_path
     bare = [line for line in text.splitlines() if re.match(r"\s*\w+: \S", line) and "  # " not in line]
     assert bare == []
     study = load_study({"experiments": {"e": EXPERIMENT}}, (), tmp_path / "site.yaml")
-    (allocation,) = {each.sbatch_args() for each in study.allocations.values()}
+    (allocation,) = {shlex.join(sbatch_options(each.resources)) for each in study.allocations.values()}
     for word in facts["slurm"].get("extra", []):
         if word[2:].partition("=")[0] not in RESOURCES_OF_OPTIONS:
             assert word.partition("[")[0] in allocation, "what is described is not what is requested"

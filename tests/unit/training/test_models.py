@@ -105,13 +105,3 @@ def test_a_transformer_smaller_than_its_head_is_refused_with_both_numbers() -> N
     message = str(caught.value)
     assert "1,000,000 parameters within 5 %" in message
     assert "Request about as many, or more." in message
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("one_rank")
-@pytest.mark.parametrize("name", ["mnist_cnn", "wrn-10-1", "transformer-1M"])
-def test_a_model_is_compiled_in_one_piece(name: str) -> None:
-    torch._dynamo.reset()
-    image = torch.Size([1, 8, 8])
-    compiled = torch.compile(build(name, image, 10), fullgraph=True, backend="eager")
-    assert compiled(torch.randn(5, *image)).shape == (5, 10)

@@ -1,31 +1,11 @@
-"""Start and end of a Python process that imports large libraries, without work that serves nothing."""
+"""End a Python process that has imported large libraries."""
 
 from __future__ import annotations
 
 import atexit
-import gc
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NoReturn
-
-
-@contextmanager
-def imports_uncollected() -> Iterator[None]:
-    """Import in here: the garbage collector neither looks at what comes meanwhile nor ever at it again.
-
-    The collector goes through all objects as they grow in number, and modules stay to the end. For torch
-    that is a fifth of the CPU time of its import.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
-        # a process that does not end quickly: extension modules would complain of what was not collected
-        atexit.register(gc.unfreeze)
 
 
 def quick_exit(code: int) -> NoReturn:

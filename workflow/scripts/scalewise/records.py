@@ -20,13 +20,11 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from scalewise.config.errors import UserError
 from scalewise.plan.runs.run_definition import RunDefinition
 
 Outcome = Literal["completed", "diverged", "out-of-memory"]
 """The outcomes of a run that is a result; a retry would end the same way."""
-
-CPU_PROCESS = "CPU process"
-"""Device name of a rank on a machine without GPUs."""
 
 MemoryKind = Literal["CUDA allocator", "CUDA allocator peak", "process peak RSS"]
 """The memory that a peak counts.
@@ -35,8 +33,8 @@ Of the allocator it is what tensors hold, data on the GPU included; its peak hol
 resident memory of the process, with interpreter, libraries and data, and evaluation too.
 """
 
-KINDS_OF_THE_WHOLE_RUN: tuple[MemoryKind, ...] = ("CUDA allocator peak", "process peak RSS")
-"""Kinds of a peak that holds evaluation, too."""
+STARTUP = ("launch_seconds", "imports_seconds", "preparation_seconds", "first_step_seconds")
+"""The parts of a run before its second step, of a rank and of a run."""
 
 R = TypeVar("R", bound=BaseModel)
 
@@ -54,7 +52,7 @@ Rate = Annotated[float, Field(ge=1e-9, le=1e18)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
-class RecordError(Exception):
+class RecordError(UserError):
     """A record that cannot be read: the message names the file and the fix."""
 
 
@@ -81,47 +79,6 @@ class Window(_Record):
     warmup: bool
 
 
-class Startup(_Record):
-    """Seconds before the first result, of the slowest rank for each part.
-
-    The launch is the time from the start of the run to that of the rank's process, the preparation that from
-    the import of torch to the first batch or forward pass: process group, data and model.
-    """
-
-    imports_seconds: float | None
-    first_step_seconds: float | None
-    launch_seconds: float | None = 0.0
-    preparation_seconds: float | None = None
-
-
-OUTSIDE_THE_STEPS = frozenset(
-    {
-        *("safetensors", "scikit-learn", "snakemake"),
-        # dates, locks and classes
-        *("python-dateutil", "pytz", "tzdata", "tzlocal", "filelock", "attrs", "annotated-types"),
-        *("typing-extensions", "typing-inspection", "six"),
-        # configuration, templates and what is printed
-        *("pyyaml", "toml", "tomli", "jinja2", "markupsafe", "pygments", "markdown", "markdown-it-py"),
-        *("mdurl", "click", "typer", "shellingham", "colorama", "loguru", "rich", "tqdm", "wcwidth"),
-        # plots
-        *("matplotlib", "seaborn", "contourpy", "cycler", "fonttools", "kiwisolver", "pyparsing"),
-        # downloads
-        *("requests", "urllib3", "certifi", "idna", "charset-normalizer"),
-        # packaging and tests
-        *("pip", "setuptools", "wheel", "packaging", "platformdirs", "importlib-metadata", "zipp"),
-        *("pytest", "pluggy", "iniconfig"),
-        # modules of some of these packages, under whose names a rank finds their versions
-        *("sklearn", "dateutil", "attr", "yaml", "markdown-it"),
-    }
-)
-"""Packages that change no measured time: they compute nothing of a step, and read, decode or move no data.
-
-Normalized names (PEP 503). The list names what does not matter, not what does: an unlisted package stays a
-condition, which costs a comparison and makes none wrong. Pillow, which decodes images, and fsspec, which
-reads data, are therefore not in it.
-"""
-
-
 class GpuLimits(_Record):
     """Limits that an administrator or the board sets to a GPU's speed; None if NVML does not report them.
 
@@ -136,15 +93,6 @@ class GpuLimits(_Record):
     sm_clock_mhz: int | None = None
     memory_clock_mhz: int | None = None
     memory_bytes: int | None = None
-
-    def named(self) -> dict[str, str]:
-        """Return the known limits with their units, by their names in messages."""
-        limits = {
-            "GPU power limit": (self.power_watts, "W"),
-            "GPU maximum clock": (self.sm_clock_mhz, "MHz"),
-            "GPU memory's maximum clock": (self.memory_clock_mhz, "MHz"),
-        }
-        return {name: f"{value:.0f} {unit}" for name, (value, unit) in limits.items() if value is not None}
 
 
 class Environment(_Record):
@@ -168,11 +116,8 @@ class Provenance(_Record):
 
     Args:
         commit: Commit of the workflow, with ``-dirty`` if files were changed; None outside a checkout.
-        versions: Versions of Python and of the libraries that matter on the first host, by name.
         hosts: One for each node.
         devices: Device name of each rank.
-        cpu_model: CPU model of the first host.
-        operating_system: Kernel and machine of the first host.
         started_at: UTC, ISO 8601.
         ended_at: UTC, ISO 8601.
         slurm_job_id: None outside Slurm.
@@ -186,11 +131,8 @@ class Provenance(_Record):
     """
 
     commit: str | None
-    versions: dict[str, str]
     hosts: list[str]
     devices: list[str]
-    cpu_model: str
-    operating_system: str
     launcher: str
     started_at: str
     ended_at: str
@@ -283,6 +225,11 @@ class Measurements(_Record):
         peak_memory_kind: The memory that both peaks count.
         loader_wait_fraction: Share of the measured step time spent waiting for data, slowest rank; None if
             unknown.
+        launch_seconds: Time from the start of the run to that of a rank's process; this and the next three
+            are those of the slowest rank, and None if unknown.
+        imports_seconds: Time until torch was imported.
+        preparation_seconds: Time from then to the first batch or forward pass: process group, data and model.
+        first_step_seconds: Time of the first step.
         mean_utilization: Share of the time of the measured steps in which the GPUs were busy, mean over
             ranks; this and the next four are None if they could not be measured.
         lowest_utilization: Utilization of the least busy device.
@@ -311,7 +258,10 @@ class Measurements(_Record):
     peak_memory_bytes: Annotated[int, Field(ge=0, le=2**62)]
     peak_memory_kind: MemoryKind
     loader_wait_fraction: float | None
-    startup: Startup
+    launch_seconds: float | None = None
+    imports_seconds: float | None = None
+    preparation_seconds: float | None = None
+    first_step_seconds: float | None = None
     mean_utilization: float | None = None
     lowest_utilization: float | None = None
     energy_joules: float | None = None
@@ -473,10 +423,6 @@ class UtilizationRecord:
     memory_utilization: float | None
 
 
-RowKind = type[EpochRecord] | type[RankRecord] | type[UtilizationRecord]
-"""The rows that a CSV file of a run may hold."""
-
-
 def utc_now() -> str:
     """Return the time in ISO 8601, to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -517,7 +463,7 @@ def write_json(path: Path, record: BaseModel) -> None:
     write_text(path, record.model_dump_json(indent=2) + "\n")
 
 
-def write_rows(path: Path, kind: RowKind, rows: Sequence[Any]) -> None:
+def write_rows(path: Path, kind: type[Any], rows: Sequence[Any]) -> None:
     """Write rows of one kind as CSV; an empty sequence gives only the header, None an empty value."""
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, [field.name for field in fields(kind)], lineterminator="\n")

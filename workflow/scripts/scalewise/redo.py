@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from scalewise.analysis.disturbed import disturbance
+from scalewise.analysis.conditions import OTHER_CONDITIONS
+from scalewise.analysis.disturbed import DISTURBED
+from scalewise.analysis.runs import NOT_RUN, OUT_OF_DATE, collect
+from scalewise.analysis.study import parts_of
+from scalewise.config.errors import UserError
 from scalewise.execution.lock import LockError, lock_run
 from scalewise.execution.slurm import queued_jobs
-from scalewise.plan.plan_file import Plan, runs_in_slurm
-from scalewise.records import FAILURE, RECORD, RecordError, read_failure, read_run
+from scalewise.plan.plan_file import Plan, questions_of, runs_in_slurm
+from scalewise.records import FAILURE, RECORD
 
 SNAKEMAKE_LOCKS = Path(".snakemake/locks")
 """Holds a file while Snakemake works in the folder, or after it was killed."""
 REMOVED = ".removed-"
 """Begins the name of a run's folder whose records are deleted."""
-
-
-class RedoError(Exception):
-    """No records can be removed now."""
+NOT_FAILED = {"completed", DISTURBED, OTHER_CONDITIONS, NOT_RUN, OUT_OF_DATE}
 
 
 def redo(
@@ -48,63 +49,58 @@ def redo(
         A line for each run, what was done, and what to do next.
 
     Raises:
-        RedoError: Snakemake works in this folder, or a name is not in the study.
+        UserError: Snakemake works in this folder, nothing is chosen, or a name is not in the study.
     """
+    if not (names or disturbed or failed):
+        raise UserError("name runs or experiments, or give --disturbed or --failed")
     if any(SNAKEMAKE_LOCKS.glob("*")) and not dry_run:
-        raise RedoError(
+        raise UserError(
             "Snakemake works in this folder. Wait for its end. If it was killed, run `snakemake --unlock`."
         )
-    planned = [f"{experiment}/{run}" for experiment, runs in plan["runs"].items() for run in runs]
-    if unknown := [name for name in names if not any(_is_in(run, name) for run in planned)]:
-        raise RedoError(f"{', '.join(unknown)}: not in the study. It has {', '.join(plan['experiments'])}.")
-    folders = {
-        run: results / run.partition("/")[0] / "runs" / run.partition("/")[2]
-        for run in planned
-        if not names or any(_is_in(run, name) for name in names)
-    }
+    planned = [(experiment, run) for experiment, runs in plan["runs"].items() for run in runs]
+    if unknown := [name for name in names if not any(_is_in(*run, name) for run in planned)]:
+        raise UserError(f"{', '.join(unknown)}: not in the study. It has {', '.join(plan['experiments'])}.")
     chosen = {
-        run: reason
-        for run, folder in folders.items()
-        if folder.exists() and (reason := _reason(folder, disturbed=disturbed, failed=failed))
+        (experiment, run): reason
+        for experiment, run, reason in _reasons(plan, results, disturbed=disturbed, failed=failed)
+        if not names or any(_is_in(experiment, run, name) for name in names)
     }
-    lines = [f"{run}: {reason}" for run, reason in chosen.items()]
     if not chosen:
         return ["There is no such run: nothing was removed."]
+    lines = [f"{experiment}/{run}: {reason}" for (experiment, run), reason in chosen.items()]
     if dry_run:
         return [*lines, "Nothing was removed: this is a dry run."]
     at_work = _in_slurm(plan)
-    kept = [run for run in chosen if run.replace("/", "_", 1) in at_work or not _remove(folders[run])]
+    kept = [
+        f"{experiment}/{run}"
+        for experiment, run in chosen
+        if f"{experiment}_{run}" in at_work or not _remove(results / experiment / "runs" / run)
+    ]
     return [
         *lines,
         *(f"{run} is being made, and was kept." for run in kept),
-        f"The records of {len(chosen) - len(kept)} of {len(folders)} runs were removed. Next: give the same "
+        f"The records of {len(chosen) - len(kept)} of {len(planned)} runs were removed. Next: give the same "
         "snakemake command again. It makes only the missing runs.",
     ]
 
 
-def _is_in(run: str, name: str) -> bool:
+def _is_in(experiment: str, run: str, name: str) -> bool:
     """Return whether a name is that of a run, of its experiment, or of that on all partitions."""
-    experiment = run.partition("/")[0]
-    return name in (run, experiment, experiment.partition("@")[0])
+    return name in (f"{experiment}/{run}", experiment, experiment.partition("@")[0])
 
 
-def _reason(folder: Path, *, disturbed: bool, failed: bool) -> str:
-    """Return why a run is chosen; empty if it is not."""
-    named = not (disturbed or failed)
-    try:
-        if not (folder / RECORD).exists():
-            failure = read_failure(folder)
-            return f"{failure.outcome}: {failure.reason}" if failure is not None and (failed or named) else ""
-        record = read_run(folder, folder.name)
-    except RecordError as error:
-        return str(error) if failed or named else ""
-    if record.outcome != "completed" or record.measurements is None:
-        return f"{record.outcome}: {record.reason}" if failed or named else ""
-    origin = record.provenance.model_dump() if record.provenance is not None else {}
-    found = disturbance(origin | record.measurements.model_dump())
-    if named:
-        return found or "named"
-    return found if disturbed else ""
+def _reasons(plan: Plan, results: Path, *, disturbed: bool, failed: bool) -> Iterator[tuple[str, str, str]]:
+    """Yield experiment, name and reason of runs to remove: by default, of all that have left something."""
+    for part in [part for question in questions_of(plan) for part in parts_of(plan, question, results)]:
+        name = part.experiment.name
+        for row in collect(name, part.experiment.spec, part.runs_folder).runs.to_dict("records"):
+            run, is_any = str(row["run"]), not (disturbed or failed)
+            if row["outcome"] not in NOT_FAILED and (failed or is_any):
+                yield name, run, f"{row['outcome']}: {row['reason']}"
+            elif row["disturbance"] and (disturbed or is_any):
+                yield name, run, str(row["disturbance"])
+            elif is_any and (part.runs_folder / run).exists():
+                yield name, run, "named"
 
 
 def _in_slurm(plan: Plan) -> set[str]:
@@ -123,21 +119,17 @@ def _remove(run: Path) -> bool:
 
     Of a run without a result only the failure goes: what its program has saved is there to resume from.
     """
-    if not (run / RECORD).exists():
-        try:
-            with lock_run(run, 0.0, lambda _: None):
-                (run / FAILURE).unlink(missing_ok=True)
-        except LockError:
-            return False
-        return True
     removed = run.with_name(f"{REMOVED}{run.name}")
     # left by a process that was killed here
     shutil.rmtree(removed, ignore_errors=True)
     try:
         with lock_run(run, 0.0, lambda _: None):
-            # the lock goes with the folder
-            run.rename(removed)
+            if (run / RECORD).exists():
+                # the lock goes with the folder
+                run.rename(removed)
+            else:
+                (run / FAILURE).unlink(missing_ok=True)
     except LockError:
         return False
-    shutil.rmtree(removed)
+    shutil.rmtree(removed, ignore_errors=True)
     return True

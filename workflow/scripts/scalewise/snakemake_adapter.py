@@ -14,30 +14,8 @@ from typing import Any
 DEVICE_BUDGET = "device_budget"
 """The resource by which the profile of a cluster limits the devices of all jobs together."""
 
-SHAPE_RESOURCES = {
-    **dict.fromkeys(("nodes", "tasks", "tasks_per_node", "tasks_per_gpu", "mpi"), "`devices` of the study"),
-    **dict.fromkeys(("gres", "gpu", "gpus", "gpu_model"), "`devices`, and `gpu_type` of the site file"),
-    **dict.fromkeys(("cpus_per_task", "cpus_per_gpu", "threads"), "`cpus_per_device` of the study"),
-    "slurm_extra": "`slurm.extra` of the site file",
-}
-"""Resources of the executor plugin that say on which devices a run is measured, and what says it here."""
-
-LOST_SITE = (
-    "The runs would go to a cluster, but no site file describes it: a --config on the command line replaces "
-    "the profile's own. Add site=profiles/slurm/site.yaml to it."
-)
-
-
-class AdapterError(Exception):
-    """The command cannot do what the study needs."""
-
 
 # ---- known while the rules are read
-
-
-def is_dry_run(workflow: Any) -> bool:
-    """Return whether the command only shows what would run."""
-    return bool(workflow.output_settings.dryrun)
 
 
 def config_files(workflow: Any) -> list[str]:
@@ -45,76 +23,28 @@ def config_files(workflow: Any) -> list[str]:
     return [str(path) for path in workflow.configfiles]
 
 
-def names_config_files(workflow: Any) -> bool:
-    """Return whether the command names configuration files."""
-    return bool(workflow.overwrite_configfiles)
-
-
 def is_module(workflow: Any) -> bool:
     """Return whether another workflow uses this one as a module."""
     return workflow.modifier.base_snakefile is not None
 
 
-def check_prefix(workflow: Any) -> None:
-    """Stop if a module moves the outputs: commands and reports know them as results/ and resources/.
-
-    Raises:
-        AdapterError: With the fix.
-    """
-    if any(
-        workflow.modifier.path_modifier.replace_prefix(name) != name for name in ("results/", "resources/")
-    ):
-        raise AdapterError(
-            "prefix and replace_prefix of a module are not possible: Scalewise's files are in results/ and "
-            "resources/. Remove them, and start snakemake in a folder of the study (--directory)."
-        )
+def names_cluster(workflow: Any) -> bool:
+    """Return whether the command or its profile is one for a cluster."""
+    return DEVICE_BUDGET in workflow.global_resources
 
 
-def check_requests(workflow: Any, rule: str) -> None:
-    """Stop if a profile changes the devices that runs are measured on.
+def replaced_resources(workflow: Any, rule: Any) -> dict[str, object]:
+    """Return the resources, and ``threads``, that a profile or the command gives the jobs of a rule.
 
     Args:
         workflow: Snakemake's.
-        rule: Name of the rule that trains.
-
-    Raises:
-        AdapterError: With the fix.
+        rule: Proxy of the rule, whose name differs if another workflow uses this one.
     """
-    settings = workflow.resource_settings
-    changed = {**settings.overwrite_resources.get(rule, {})}
-    if rule in settings.overwrite_threads:
-        changed["threads"] = settings.overwrite_threads[rule]
-    if found := [name for name in SHAPE_RESOURCES if name in changed]:
-        raise AdapterError(
-            f"a profile or the command sets {', '.join(found)} of {rule}, which follows from "
-            f"{SHAPE_RESOURCES[found[0]]}. Remove it from set-resources and set-threads."
-        )
-
-
-def profile_resources(workflow: Any, rule: str) -> dict[str, int | str]:
-    """Return the resources that a profile or the command gives the jobs of a rule, in place of its own.
-
-    Args:
-        workflow: Snakemake's.
-        rule: Name of the rule.
-    """
-    given = workflow.resource_settings.overwrite_resources.get(rule, {})
-    values = {name: getattr(value, "value", value) for name, value in given.items()}
-    return {name: value for name, value in values.items() if isinstance(value, int | str)}
-
-
-def check_site(workflow: Any, site: object) -> None:
-    """Stop if the runs would go to a cluster whose facts are not named.
-
-    Args:
-        workflow: Snakemake's.
-        site: Path of the site file; None without one.
-
-    Raises:
-        AdapterError: With the fix.
-    """
-    if site is None and DEVICE_BUDGET in workflow.global_resources:
-        raise AdapterError(LOST_SITE)
+    settings, name = workflow.resource_settings, rule.rule.name
+    given = {**settings.overwrite_resources.get(name, {})}
+    if name in settings.overwrite_threads:
+        given["threads"] = settings.overwrite_threads[name]
+    return {resource: getattr(value, "value", value) for resource, value in given.items()}
 
 
 def limit(workflow: Any, resource: str, most: int) -> None:
@@ -184,23 +114,9 @@ def status_command(workflow: Any) -> str:
     return getattr(workflow.executor_settings, "status_command", None) or "squeue"
 
 
-def check_executor(workflow: Any, *, in_slurm: bool) -> None:
-    """Stop if runs would start somewhere else than the site file says.
-
-    Args:
-        workflow: Snakemake's.
-        in_slurm: Whether the site file describes a Slurm cluster.
-
-    Raises:
-        AdapterError: With the fix.
-    """
-    if not in_slurm and (workflow.non_local_exec or DEVICE_BUDGET in workflow.global_resources):
-        raise AdapterError(LOST_SITE)
-    if in_slurm and workflow.local_exec and not workflow.dryrun and not workflow.touch:
-        raise AdapterError(
-            "The site file describes a Slurm cluster, but the runs would start here, on the login node. "
-            "Use --profile profiles/slurm, or --profile profiles/local for this machine."
-        )
+def uses_cluster(workflow: Any) -> bool:
+    """Return whether jobs go to a cluster; of a dry run this is unknown, and False."""
+    return bool(workflow.non_local_exec)
 
 
 def judge_record(workflow: Any, path: str, *, is_valid: bool) -> None:
@@ -228,9 +144,9 @@ def runs_jobs(workflow: Any) -> bool:
     return workflow.executor_plugin is not None and not workflow.dryrun and not workflow.touch
 
 
-def has_planned(workflow: Any) -> bool:
-    """Return whether Snakemake has come as far as to plan its jobs, without an error."""
-    return bool(workflow.scheduler)
+def shows_plan(workflow: Any) -> bool:
+    """Return whether this is a dry run that has planned its jobs, without an error."""
+    return bool(workflow.scheduler and workflow.dryrun)
 
 
 def requests(workflow: Any) -> dict[tuple[str, str], Mapping[str, Any]]:

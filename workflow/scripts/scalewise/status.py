@@ -7,50 +7,33 @@ runs or not.
 from __future__ import annotations
 
 import re
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from pydantic import ValidationError
 
-from scalewise.analysis.disturbed import named_runs
-from scalewise.analysis.study import Analysis, parts_of, read_and_conclude
+from scalewise.analysis.disturbed import DISTURBED, named_runs
+from scalewise.analysis.runs import NOT_RUN
+from scalewise.analysis.study import Analysis, parts_of
 from scalewise.config.shape import count_devices
 from scalewise.execution.lock import is_training
 from scalewise.execution.rank_files import ATTEMPT, PROGRESS, Progress
-from scalewise.plan.formatting import duration_text, format_3sig
+from scalewise.plan.formatting import DAY, duration_text, format_3sig
 from scalewise.plan.plan_file import Plan, questions_of, runs_in_slurm
 from scalewise.plan.runs.spending import Spending
 from scalewise.records import read_regular
-from scalewise.report.proposal import demands_total_times
+from scalewise.report.proposal import analysis_of
 from scalewise.site.commands import ask
+from scalewise.terminal import REPORT, answer_line, wrapped
 
-WIDTH = 80
 SACCT_SECONDS = 30.0
-NOT_RUN = "not run yet"
 
 Run = tuple[str, str]
 """Experiment and run."""
-
-
-@dataclass(frozen=True)
-class Spent:
-    """Slurm's count of the jobs of a folder.
-
-    Args:
-        hours: Hours of GPUs, or of CPUs if the jobs have no GPUs.
-        unit: ``GPU`` or ``CPU``.
-        jobs: Number of jobs.
-    """
-
-    hours: float
-    unit: str
-    jobs: int
 
 
 def status_lines(plan: Plan, results: Path, now: float) -> Iterator[str]:
@@ -65,25 +48,20 @@ def status_lines(plan: Plan, results: Path, now: float) -> Iterator[str]:
     queue = queued_runs(plan) if in_slurm else None
     hours = 0.0
     for question, names in questions_of(plan).items():
-        parts = parts_of(plan, question, results)
-        found = read_and_conclude(question, parts, total_times=demands_total_times(plan, question))
-        hours += sum(
-            Spending.of(part.runs_folder, part.experiment.held_devices).device_hours for part in parts
-        )
-        sure = "" if found.answer.certainty == "open" else f" [{found.answer.certainty}]"
-        yield from _wrapped(f"{question}: {found.answer.verdict}{sure}")
+        found = analysis_of(plan, question, results)
+        for part in parts_of(plan, question, results):
+            hours += Spending.of(part.runs_folder, part.experiment.held_devices).device_hours
+        answer = found.answer
+        yield from wrapped(answer_line(question, answer.verdict, answer.certainty))
         yield from _rows(found, names, results, queue, now)
         disturbed = found.runs[found.runs["disturbance"].fillna("") != ""]
         if len(disturbed):
-            yield from _wrapped(
-                f"  {count_devices(len(disturbed), 'disturbed run')}: {named_runs(disturbed)}"
-            )
-    spent = spent_in_slurm(Path.cwd(), _oldest(plan, results)) if in_slurm else None
-    if spent is not None:
-        counted = f"{format_3sig(spent.hours)} {spent.unit}-hours"
-        yield f"Slurm counts {counted} for {count_devices(spent.jobs, 'job')}."
-    else:
-        yield f"{format_3sig(hours)} device-hours by the records of the runs."
+            number = count_devices(len(disturbed), "disturbed run")
+            yield from wrapped(f"{number}: {named_runs(disturbed)}", "  ")
+    counted = spent_in_slurm(Path.cwd(), _oldest(plan, results)) if in_slurm else ""
+    yield counted or f"{format_3sig(hours)} device-hours by the records of the runs."
+    if (report := results / REPORT).exists():
+        yield f"Report: {report}"
 
 
 def _rows(
@@ -93,12 +71,12 @@ def _rows(
     runs = found.runs.assign(point=found.runs["run"].str.rpartition(".r")[0])
     for (partition, point), group in runs.groupby(["partition", "point"], sort=False):
         experiment = names[str(partition)]
-        done = group["outcome"].isin(["completed", "disturbed"])
+        done = group["outcome"].isin(["completed", DISTURBED])
         states = Counter(_state(row, experiment, results, queue, now) for _, row in group[~done].iterrows())
         place = f"{point} on {partition}" if partition else str(point)
         texts = [f"{int(done.sum())} of {len(group)} done{_rate(group[done])}"]
         texts += [f"{number} {state}" for state, number in states.items()]
-        yield from _wrapped(f"  {place}: {'; '.join(texts)}")
+        yield from wrapped(f"{place}: {'; '.join(texts)}", "  ")
 
 
 def _rate(done: pd.DataFrame) -> str:
@@ -138,8 +116,10 @@ def queued_runs(plan: Plan) -> dict[Run, str]:
     return found
 
 
-def spent_in_slurm(folder: Path, since: float) -> Spent | None:
-    """Return the count of Slurm's accounting of the jobs of a folder; None if it does not answer.
+def spent_in_slurm(folder: Path, since: float) -> str:
+    """Return a sentence on the hours that Slurm counts for a folder; empty if its accounting does not answer.
+
+    The hours are those of GPUs, or of CPUs if the jobs have no GPUs.
 
     Args:
         folder: The folder in which snakemake runs.
@@ -152,10 +132,8 @@ def spent_in_slurm(folder: Path, since: float) -> Spent | None:
         seconds=SACCT_SECONDS,
         environ={"TZ": "UTC"},
     )
-    if not answer.ok:
-        return None
     seconds, jobs = Counter[str](), set()
-    for line in answer.text.splitlines():
+    for line in answer.text.splitlines() if answer.ok else ():
         job, elapsed, allocated, place = (*line.split("|", 3), "", "", "")[:4]
         if place != str(folder) or not elapsed.isdecimal():
             continue
@@ -164,18 +142,14 @@ def spent_in_slurm(folder: Path, since: float) -> Spent | None:
             if match := re.search(rf"(?:^|,){name}=(\d+)", allocated):
                 seconds[unit] += int(elapsed) * int(match[1])
     unit = "GPU" if seconds["GPU"] else "CPU"
-    return Spent(seconds[unit] / 3600, unit, len(jobs)) if jobs else None
+    if not jobs:
+        return ""
+    hours = format_3sig(seconds[unit] / 3600)
+    return f"Slurm counts {hours} {unit}-hours for {count_devices(len(jobs), 'job')}."
 
 
 def _oldest(plan: Plan, results: Path) -> float:
     """Return a time before the first job of a study: when the first folder of its runs was made."""
     folders = [results / name / "runs" / run for name, runs in plan["runs"].items() for run in runs]
-    files = [path.stat().st_mtime for folder in folders for path in folder.glob("*") if path.is_file()]
-    return min(files, default=0.0) - 86400.0 * 2 if files else 0.0
-
-
-def _wrapped(text: str) -> list[str]:
-    indent = " " * (len(text) - len(text.lstrip()) + 2)
-    return textwrap.wrap(
-        text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
+    times = [path.stat().st_mtime for folder in folders for path in folder.glob("*") if path.is_file()]
+    return min(times) - 2 * DAY if times else 0.0

@@ -6,14 +6,14 @@ import json
 import re
 import shlex
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from scalewise.execution.next_try import refused_runs
 from scalewise.plan.plan_file import Plan, questions_of
-from scalewise.records import RECORD, Failure, RecordError, read_failure, read_regular
+from scalewise.records import Failure, RecordError, read_failure, read_regular
 
 WIDTH = 80
 MAX_CAUTIONS = 3
@@ -41,12 +41,12 @@ def end_message(plan: Plan, results: Path, *, failed: bool = False) -> str:
     """
     if not failed:
         return "\n".join(decision_lines(results))
-    failures = {(experiment, run): failure for experiment, run, failure in failed_runs(plan, results)}
+    failures = dict(failed_runs(plan, results))
     lines = []
     for question, names in questions_of(plan).items():
         answer = results / question / ANSWER
         if answer.exists() and not any(name in names.values() for name, _ in failures):
-            lines += _cards(answer, card_lines)
+            lines += _cards(answer)
         else:
             lines.append(f"No answer for {question} yet.")
     repeats = failures and failures.keys() == refused_runs(plan, results).keys()
@@ -67,38 +67,40 @@ def decision_lines(results: Path) -> list[str]:
     path, report = results / DECISION, results / REPORT
     if not path.exists():
         return []
-    return [*_cards(path, answer_lines), *([f"Report: {report}"] if report.exists() else [])]
+    return [*_cards(path), *([f"Report: {report}"] if report.exists() else [])]
 
 
-def _cards(path: Path, lines: Callable[[Any], Iterable[str]]) -> list[str]:
-    """Return the lines on answers; if their file is damaged, the one that says so, with the fix."""
+def _cards(path: Path) -> list[str]:
+    """Return the cards of a file with one or several answers; a damaged one has a line with the fix."""
     try:
-        return list(lines(json.loads(read_regular(path))))
+        found = json.loads(read_regular(path))
+        cards = ["\n".join(card_lines(each)) for each in (found if path.name == DECISION else [found])]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         report = path.with_name(REPORT)
         return [f"{path} is damaged. Delete it and {report}, and give the same snakemake command again."]
+    return "\n\n".join(cards).splitlines()
 
 
-def failed_runs(plan: Plan, results: Path) -> Iterator[tuple[str, str, Failure]]:
-    """Yield the runs without a result whose last start failed: experiment, run and that start."""
+def failed_runs(plan: Plan, results: Path) -> Iterator[tuple[tuple[str, str], Failure]]:
+    """Yield the runs without a result, experiment and name, and how their last try ended."""
     for experiment, runs in plan["runs"].items():
         for run in runs:
-            folder = results / experiment / "runs" / run
             # a damaged file is named by the job that reads it
             with suppress(RecordError):
-                if not (folder / RECORD).exists() and (failure := read_failure(folder)):
-                    yield experiment, run, failure
+                if failure := read_failure(results / experiment / "runs" / run):
+                    yield (experiment, run), failure
 
 
 def failure_lines(failures: Mapping[tuple[str, str], Failure]) -> Iterator[str]:
     """Yield the reason of failed runs, those that failed alike together; Snakemake shows their logs."""
     alike: dict[str, list[str]] = {}
+    reasons = {}
     for run, failure in failures.items():
-        cause = _RANK.sub("", failure.reason)
-        alike.setdefault(cause, []).append("/".join(run))
-        if len(alike[cause]) == 1:
-            yield f"{'/'.join(run)} {failure.outcome}: {failure.reason}"
+        cause, name = _RANK.sub("", failure.reason), "/".join(run)
+        alike.setdefault(cause, []).append(name)
+        reasons[name] = f"{name} {failure.outcome}: {failure.reason}"
     for first, *others in alike.values():
+        yield reasons[first]
         if others:
             more = f" and {len(others) - MAX_RUNS} more" if len(others) > MAX_RUNS else ""
             yield f"{', '.join(others[:MAX_RUNS])}{more} failed like {first}."
@@ -107,22 +109,15 @@ def failure_lines(failures: Mapping[tuple[str, str], Failure]) -> Iterator[str]:
 # ---- cards
 
 
-def answer_lines(answers: Sequence[Answer]) -> Iterator[str]:
-    """Yield the card of each experiment; if there are several, first a table with a row for each."""
-    if len(answers) > 1:
-        yield from _overview(answers)
-        yield ""
-    for place, answer in enumerate(answers):
-        if place:
-            yield ""
-        yield from card_lines(answer)
+def answer_line(name: str, verdict: str, certainty: str) -> str:
+    """Return the answer of an experiment and how sure it is, in a line."""
+    return f"{name}: {verdict}{'' if certainty == 'open' else f' [{certainty}]'}"
 
 
 def card_lines(answer: Answer) -> Iterator[str]:
     """Yield the card of one experiment."""
-    sure = "" if answer["certainty"] == "open" else f" [{answer['certainty']}]"
-    yield from _wrapped("", f"{answer['experiment']}: {answer['verdict']}{sure}", indent=0)
-    yield from _wrapped("", answer["reason"])
+    yield from wrapped(answer_line(answer["experiment"], answer["verdict"], answer["certainty"]), hang=0)
+    yield from wrapped(answer["reason"], "  ", hang=0)
     label, text = (
         max((len(each[key]) for each in answer["figures"]), default=0) for key in ("label", "text")
     )
@@ -132,58 +127,51 @@ def card_lines(answer: Answer) -> Iterator[str]:
             yield f"{line}  {figure['note']}".rstrip()
         else:
             yield line.rstrip()
-            yield from _wrapped("", figure["note"], indent=label + 4)
-    yield from _wrapped("Basis", answer["basis"])
-    yield from _wrapped("Rule", answer["rule"])
-    yield from _wrapped("Next count", answer["next_larger"])
-    yield from _wrapped("Slowed by", answer["limit"])
-    for line in answer["options"]:
-        yield from _wrapped("Option", line)
-    for row in answer["candidates"]:
-        if "best for" in row["verdict"]:
-            amounts = ", ".join(filter(None, (row["time"], row["cost"], row["energy"])))
-            yield from _wrapped("Candidate", f"{row['label']}: {amounts} [{row['verdict']}]")
-    for line in answer["others"]:
-        yield from _wrapped("Also", line)
-    yield from _wrapped("Spent", answer["spent"])
-    yield from _wrapped("To do", answer["to_do"])
+            yield from wrapped(figure["note"], " " * (label + 4), hang=0)
+    for name, sentence in _labelled(answer):
+        yield from wrapped(sentence, f"  {name:10}  ", hang=0)
     if answer["command"]:
-        yield f"              {answer['command']}"
+        yield f"{'':14}{answer['command']}"
     cautions = [sentence for sentence, _ in answer["cautions"] if sentence != answer["reason"]]
-    for line in cautions[:MAX_CAUTIONS]:
-        yield from _wrapped("Caution", line)
+    for sentence in cautions[:MAX_CAUTIONS]:
+        yield from wrapped(sentence, "  Caution     ", hang=0)
     if len(cautions) > MAX_CAUTIONS:
         yield f"  {len(cautions) - MAX_CAUTIONS} more in the report."
 
 
-def _overview(answers: Sequence[Answer]) -> Iterator[str]:
-    """Yield a table with a row for each experiment; long names have a line above their answer."""
-    rows = [("Experiment", "How sure", "Answer")]
-    rows += [(each["experiment"], each["certainty"], each["verdict"]) for each in answers]
-    most = max(len(row[2]) for row in rows)
-    name = max(min(len(row[0]), max(WIDTH - most - 12, 10)) for row in rows)
-    for row in rows:
-        if len(row[0]) > name:
-            yield row[0]
-        yield f"{row[0] if len(row[0]) <= name else '':{name}}  {row[1]:8}  {row[2]}"
+def _labelled(answer: Answer) -> Iterator[tuple[str, str]]:
+    """Yield the sentences of a card below its figures, each with its label; some are empty."""
+    yield "Basis", answer["basis"]
+    yield "Rule", answer["rule"]
+    yield "Next count", answer["next_larger"]
+    yield "Slowed by", answer["limit"]
+    for line in answer["options"]:
+        yield "Option", line
+    for row in answer["candidates"]:
+        if "best for" in row["verdict"]:
+            amounts = ", ".join(filter(None, (row["time"], row["cost"], row["energy"])))
+            yield "Candidate", f"{row['label']}: {amounts} [{row['verdict']}]"
+    for line in answer["others"]:
+        yield "Also", line
+    yield "Spent", answer["spent"]
+    yield "To do", answer["to_do"]
 
 
-def _wrapped(label: str, text: str, indent: int = 2) -> list[str]:
-    """Return the lines of a text, indented as far as its first word.
+def wrapped(text: str, first: str = "", hang: int = 2) -> list[str]:
+    """Return the lines of a text that fits the terminal, none of an empty one.
 
     Args:
-        label: A column before the text; may be empty.
-        text: One line; empty for none.
-        indent: Columns before both.
+        text: One line.
+        first: Columns before the text.
+        hang: Further columns before the lines after the first.
     """
     if not text:
         return []
-    first = " " * indent + (f"{label:10}  " if label else "")
     lines = textwrap.wrap(
         text.replace(" %", "\N{NO-BREAK SPACE}%"),
         WIDTH,
         initial_indent=first,
-        subsequent_indent=" " * len(first),
+        subsequent_indent=" " * (len(first) + hang),
         break_long_words=False,
         break_on_hyphens=False,
     )

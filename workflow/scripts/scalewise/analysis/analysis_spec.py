@@ -25,10 +25,6 @@ UNREADABLE = "unreadable"
 WITH_NO_GRAD = "throughput_with_no_grad"
 """The same with the time of forward passes without gradients; empty if it is known whether they train."""
 
-STARTUP = ("launch_seconds", "imports_seconds", "preparation_seconds", "first_step_seconds")
-"""The parts of a run before its second step."""
-
-
 STATED_WAITS, MEASURED_WAITS = "by the site file", "the median of this study's jobs"
 """Sources of a usual wait in the queue, as a clause."""
 

@@ -18,7 +18,34 @@ from scalewise.config.program import ARGUMENT, AnySettings, ProgramSettings
 from scalewise.plan.formatting import as_in_yaml, pluralize
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.runs.runs import repeat_settings
-from scalewise.records import OUTSIDE_THE_STEPS, GpuLimits, Measurements, Provenance
+from scalewise.records import GpuLimits, Measurements, Provenance
+
+OUTSIDE_THE_STEPS = frozenset(
+    {
+        *("safetensors", "scikit-learn", "snakemake"),
+        # dates, locks and classes
+        *("python-dateutil", "pytz", "tzdata", "tzlocal", "filelock", "attrs", "annotated-types"),
+        *("typing-extensions", "typing-inspection", "six"),
+        # configuration, templates and what is printed
+        *("pyyaml", "toml", "tomli", "jinja2", "markupsafe", "pygments", "markdown", "markdown-it-py"),
+        *("mdurl", "click", "typer", "shellingham", "colorama", "loguru", "rich", "tqdm", "wcwidth"),
+        # plots
+        *("matplotlib", "seaborn", "contourpy", "cycler", "fonttools", "kiwisolver", "pyparsing"),
+        # downloads
+        *("requests", "urllib3", "certifi", "idna", "charset-normalizer"),
+        # packaging and tests
+        *("pip", "setuptools", "wheel", "packaging", "platformdirs", "importlib-metadata", "zipp"),
+        *("pytest", "pluggy", "iniconfig"),
+        # modules of some of these packages, under whose names a rank finds their versions
+        *("sklearn", "dateutil", "attr", "yaml", "markdown-it"),
+    }
+)
+"""Packages that change no measured time: they compute nothing of a step, and read, decode or move no data.
+
+Normalized names (PEP 503). The list names what does not matter, not what does: an unlisted package stays a
+condition, which costs a comparison and makes none wrong. Pillow, which decodes images, and fsspec, which
+reads data, are therefore not in it.
+"""
 
 Conditions = Mapping[str, str]
 """Value of each condition, by the user's word for it: a key of experiments.yaml, or what the run met."""
@@ -41,8 +68,13 @@ IMPORTED = f"{CONTENTS}imported "
 OTHER_VERSION = "version of "
 """Begins the name of the version of a package that a program has imported; not every run need have it."""
 
-_LIMITS = frozenset(GpuLimits(power_watts=0, sm_clock_mhz=0, memory_clock_mhz=0).named())
-_MAY_LACK = {PARAMETERS, EXCHANGE, PRECISION} | _LIMITS
+_LIMITS = {
+    "GPU power limit": ("power_watts", "W"),
+    "GPU maximum clock": ("sm_clock_mhz", "MHz"),
+    "GPU memory's maximum clock": ("memory_clock_mhz", "MHz"),
+}
+"""Limits of a GPU by their names in messages, with field and unit."""
+_MAY_LACK = {PARAMETERS, EXCHANGE, PRECISION, *_LIMITS}
 _ALWAYS_THERE = frozenset({"scalewise", "python", "torch", "cuda", "nccl", "driver"})
 """Versions that every run of a program has, or none on such devices."""
 PATCHED = {"driver": 1, "python": 2}
@@ -110,7 +142,7 @@ def _met(origin: Provenance, *, is_program: bool) -> dict[str, str]:
     names = dict.fromkeys(
         name for environment in environments for name in environment.versions if can_change_speed(name)
     )
-    limits = [limit.named() for limit in origin.gpu_limits if limit is not None]
+    limits = [known_limits(limit) for limit in origin.gpu_limits if limit is not None]
     found = {
         "launcher": origin.launcher,
         DEVICE_MODEL: _joined(origin.devices),
@@ -131,6 +163,12 @@ def _met(origin: Provenance, *, is_program: bool) -> dict[str, str]:
         # some hashes have the size before them
         found[f"{CONTENTS}{name}"] = f"sha256 {hashed.rpartition(':')[2][:12]}"
     return found
+
+
+def known_limits(limits: GpuLimits) -> dict[str, str]:
+    """Return the known limits of a GPU with their units, by their names in messages."""
+    values = {name: (getattr(limits, field), unit) for name, (field, unit) in _LIMITS.items()}
+    return {name: f"{value:.0f} {unit}" for name, (value, unit) in values.items() if value is not None}
 
 
 def _joined(values: Iterable[str]) -> str:

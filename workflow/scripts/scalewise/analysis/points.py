@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
-from scalewise.analysis.analysis_spec import EPOCH_RATE, STARTUP, THROUGHPUT, WITH_NO_GRAD
+from scalewise.analysis.analysis_spec import EPOCH_RATE, THROUGHPUT, WITH_NO_GRAD
 from scalewise.analysis.conditions import NEVER_MORE, OTHER_CONDITIONS
 from scalewise.analysis.disturbed import disturbed_columns
 from scalewise.analysis.memory import peaks_of_one_kind
@@ -33,6 +33,7 @@ from scalewise.analysis.statistics import (
 )
 from scalewise.analysis.steps import STEP_SECONDS
 from scalewise.config.experiment import AnyExperiment, Experiment
+from scalewise.records import STARTUP
 
 Clock = Literal["steps", "epochs", "target", "runs"]
 """Time that is compared: of steps, of whole epochs, until the target, or of whole runs with start-up."""

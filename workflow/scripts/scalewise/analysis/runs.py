@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from scalewise.analysis.analysis_spec import EPOCH_RATE, STARTUP, UNREADABLE, WITH_NO_GRAD
+from scalewise.analysis.analysis_spec import EPOCH_RATE, UNREADABLE, WITH_NO_GRAD
 from scalewise.analysis.conditions import conditions_of, fingerprint, leave_out, made_with, origin_cautions
 from scalewise.analysis.disturbed import disturbance, set_apart
 from scalewise.analysis.memory import TRAINING, device_memory_bytes
@@ -25,9 +25,9 @@ from scalewise.plan.runs.rounds import known_rounds, requested_repeats
 from scalewise.plan.runs.runs import points, series_name, settings_of
 from scalewise.records import (
     EPOCHS,
-    KINDS_OF_THE_WHOLE_RUN,
     RANKS,
     RECORD,
+    STARTUP,
     EpochRecord,
     Measurements,
     ProgramMeasurements,
@@ -60,6 +60,9 @@ RUN_COLUMNS = [
 EPOCH_COLUMNS = [field.name for field in fields(EpochRecord)]
 
 LOSS_COLUMNS = ["step", "loss"]
+
+NOT_RUN, OUT_OF_DATE = "not run yet", "out of date"
+"""Outcomes of a run that has no result, or one of other settings."""
 
 EPOCH_EDGE = "the begin of a data-loader iteration"
 """Reason for which a step is left out of the rate of steps."""
@@ -124,7 +127,7 @@ def collect(
         try:
             if not (folder / RECORD).exists():
                 failure = read_failure(folder)
-                outcome, reason = (failure.outcome, failure.reason) if failure else ("not run yet", "")
+                outcome, reason = (failure.outcome, failure.reason) if failure else (NOT_RUN, "")
                 run_rows.append(planned | {"outcome": outcome, "reason": reason})
                 continue
             summary = read_run(folder, folder.name)
@@ -134,7 +137,7 @@ def collect(
             continue
         if not made_with(summary.definition, settings):
             reason = "its settings have changed since; snakemake trains it again"
-            run_rows.append(planned | {"outcome": "out of date", "reason": reason})
+            run_rows.append(planned | {"outcome": OUT_OF_DATE, "reason": reason})
             continue
         epochs["elapsed_train_seconds"] = epochs["train_seconds"].cumsum()
         # planned values last: a swept key and a measurement may have the same name
@@ -278,7 +281,7 @@ def _measured(measured: Measurements, epochs: pd.DataFrame, ranks: pd.DataFrame)
     """Return the figures of a run."""
     windows = measured.windows
     samples = sum(window.samples for window in windows)
-    figures = measured.model_dump(exclude={"windows", "startup", "program"})
+    figures = measured.model_dump(exclude={"windows", "program"})
     row = {key: value for key, value in figures.items() if key in RUN_COLUMNS} | {
         "samples": samples,
         EPOCH_RATE: epoch_rate(measured, epochs),
@@ -289,7 +292,7 @@ def _measured(measured: Measurements, epochs: pd.DataFrame, ranks: pd.DataFrame)
     }
     if measured.program is not None:
         row[WITH_NO_GRAD] = measured.program.throughput_with_no_grad
-    return row | measured.startup.model_dump() | split(windows, ranks)
+    return row | split(windows, ranks)
 
 
 def _samples_per_joule(measured: Measurements) -> float | None:
@@ -390,4 +393,4 @@ def _to_metric(measured: Measurements, program: ProgramMeasurements, metric: Met
 def _memory_kind(measured: Measurements) -> str:
     """The memory that the peaks of a run count, and whether the one of training holds evaluation too."""
     kind = measured.peak_memory_kind
-    return f"{kind}, evaluation included" if kind in KINDS_OF_THE_WHOLE_RUN else kind
+    return f"{kind}, evaluation included" if kind != "CUDA allocator" else kind

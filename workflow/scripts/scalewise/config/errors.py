@@ -66,8 +66,12 @@ def _cut(text: str) -> str:
     return text if len(text) <= 1200 else f"{text[:800]} ... {text[-300:]}"
 
 
-class StudyError(Exception):
-    """All mistakes of a configuration, one line each."""
+class UserError(Exception):
+    """An error that the user can fix; the message says how."""
+
+
+class StudyError(SystemExit):
+    """All mistakes of a configuration, one line each: ends the process, as nothing can go on without it."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         self.lines = list(lines)

@@ -1,7 +1,7 @@
 """The models of ``config/experiments.yaml``: every key, its type, its unit and its default.
 
 The JSON Schema that completes the file in editors, and the table in config/README.md, are generated
-from these models (schema.py, reference.py).
+from these models (schema.py).
 """
 
 from __future__ import annotations

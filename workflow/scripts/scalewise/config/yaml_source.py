@@ -1,7 +1,7 @@
 """Read a YAML file with the line of every key, and with what the parsed values do not show.
 
-Snakemake passes a parsed dictionary. In it the last of two equal keys has replaced the first, and ``yes`` is
-true, so the file is read again.
+Snakemake passes a parsed dictionary, in which the last of two equal keys has replaced the first, so the file
+is read again.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _line_of(error: Exception, path: Path) -> int:
 
 
 def _collect(source: Source, node: yaml.Node, place: Place) -> None:
-    """Record the lines, the repeated keys and the booleans of YAML 1.1 of a node and all nodes below it."""
+    """Record the lines of a node and of all nodes below it, and keys that are repeated or no text."""
     source.lines.setdefault(place, node.start_mark.line + 1)
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
@@ -109,11 +109,6 @@ def _collect(source: Source, node: yaml.Node, place: Place) -> None:
                 text = f"is a key that YAML reads as {kind}, not as text"
                 source.problems.append(Problem(here, text, "Put it in quotes."))
             _collect(source, value, here)
-    elif node.tag == "tag:yaml.org,2002:bool" and node.value.lower() not in ("true", "false"):
-        text = (
-            f"Input should be true or false (is {node.value}, which is true or false to some programs only)"
-        )
-        source.problems.append(Problem(place, text, "Put it in quotes if it is text."))
 
 
 def to_plain(value: Any, place: Place, problems: list[Problem]) -> Any:

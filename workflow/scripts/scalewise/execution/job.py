@@ -373,11 +373,8 @@ class Start:
         # its time is paid; the ranks left nothing on their devices and libraries
         origin = Provenance(
             commit=None,
-            versions={},
             hosts=[cause.host],
             devices=[],
-            cpu_model="",
-            operating_system="",
             launcher=self.setup.launcher,
             started_at=spec.started_at,
             ended_at=later(spec.started_at, self.seconds),

@@ -128,26 +128,17 @@ def build_launch(
         python: Interpreter if neither site nor container name one.
         visible: Folders that the ranks read and write, for the container.
         once_a_node: Start one process a node, with any launcher; the process starts its ranks.
-
-    Raises:
-        ValueError: The launcher does not work on this site.
     """
     launcher, shape = ranks.launcher, ranks.shape
     interpreter = site.python or (python if site.container is None else "python3")
-    if not site.slurm and shape.nodes != 1:
-        raise ValueError(f"{shape.nodes} nodes need a cluster, and this site has no `slurm:`")
     process_environments: tuple[dict[str, str], ...] = ({},)
     tasks_per_node = 1
     if once_a_node:
         program: tuple[str, ...] = (interpreter, "-u", *rank_words)
     elif launcher == "srun":
-        if not site.slurm:
-            raise ValueError("launcher srun needs Slurm, and this site has no `slurm:`")
         program = (interpreter, *rank_words)
         tasks_per_node = shape.devices_per_node
     elif launcher == "popen":
-        if site.slurm:
-            raise ValueError("launcher popen starts ranks on one machine, and this site has `slurm:`")
         # -u: the output of a killed rank must be in the log
         program = (interpreter, "-u", *rank_words)
         tasks_per_node = shape.devices_per_node

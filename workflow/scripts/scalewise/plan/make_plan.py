@@ -9,11 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from scalewise.config.errors import StudyError
-from scalewise.config.site import Site
 from scalewise.plan.launch import SiteLaunch
-from scalewise.plan.plan_file import PLAN_FOLDER, Comparison, Job, Plan, TrainJob
+from scalewise.plan.plan_file import PLAN_FOLDER, Comparison, Plan, TrainJob
 from scalewise.plan.planned_study import PlannedExperiment, Study
-from scalewise.plan.runs.allocation import Allocation, job_resources, job_threads
+from scalewise.plan.runs.allocation import Allocation
 from scalewise.plan.runs.run_definition import RunDefinition, canonical_json
 from scalewise.plan.runs.runs import input_files, priority
 from scalewise.records import replaced_whole
@@ -25,8 +24,7 @@ def make_plan(study: Study) -> Plan:
     launches = {partition: SiteLaunch.of(site) for partition, site in study.partitions.items()}
     runs: dict[str, dict[str, TrainJob]] = {name: {} for name in study.experiments}
     for (experiment, name), run in study.runs.items():
-        site = study.experiments[experiment].site
-        runs[experiment][name] = train_job(run, study.allocations[experiment, name], site)
+        runs[experiment][name] = train_job(run, study.allocations[experiment, name])
     return {
         "sites": {
             partition: {
@@ -77,26 +75,19 @@ def make_comparison(planned: Sequence[PlannedExperiment]) -> Comparison:
     }
 
 
-def make_job(allocation: Allocation, site: Site) -> Job:
-    """Make a job from its allocation."""
-    return {
-        "threads": job_threads(allocation, site),
-        "resources": job_resources(allocation, site),
-        "limits": asdict(allocation.limits),
-    }
-
-
-def train_job(run: RunDefinition, allocation: Allocation, site: Site) -> TrainJob:
+def train_job(run: RunDefinition, allocation: Allocation) -> TrainJob:
     """Make the job of a run."""
     return {
-        **make_job(allocation, site),
+        "threads": allocation.threads,
+        "resources": dict(allocation.resources),
+        "limits": asdict(allocation.limits),
         "definition": run.as_json(),
         "inputs": input_files(run),
         "priority": priority(run),
     }
 
 
-def site_digest(launch: SiteLaunch, runs: Mapping[str, Job]) -> str:
+def site_digest(launch: SiteLaunch, runs: Mapping[str, TrainJob]) -> str:
     """Return a digest of the site's facts in a job script, which requests nothing without Slurm."""
     requests = {name: job["resources"] for name, job in runs.items()} if launch.slurm else {}
     facts = canonical_json([launch.model_dump(mode="json"), requests])

@@ -38,23 +38,19 @@ class Limits:
     job_seconds: float = 0.0
 
 
-class Job(TypedDict):
-    """One job: what Snakemake requests for it, and the ``Limits`` of its command."""
-
-    threads: int
-    resources: dict[str, Value]
-    limits: dict[str, Any]
-
-
-class TrainJob(Job):
-    """The job of one run.
+class TrainJob(TypedDict):
+    """The job of one run: what Snakemake requests for it, and what it trains.
 
     Args:
+        limits: ``Limits`` of its command.
         definition: All that defines the run, as canonical JSON.
         inputs: Input files.
         priority: Snakemake starts the highest first.
     """
 
+    threads: int
+    resources: dict[str, Value]
+    limits: dict[str, Any]
     definition: str
     inputs: dict[str, str | list[str]]
     priority: int

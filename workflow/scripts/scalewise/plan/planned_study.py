@@ -32,7 +32,6 @@ class PlannedExperiment:
         experiment: The experiment's keys, defaults merged in.
         shapes: The shape of each entry of ``experiment.device_counts``.
         runs: Every job, up to the most repeats.
-        terms: Queue wait, billed and held devices, from ``Site.queue_and_billing``.
         site: The site or partition that it runs on.
         left_out: Sentences on device counts that other partitions can have and this one cannot.
         sharing: Number of partitions that share its budget in equal parts.
@@ -43,7 +42,6 @@ class PlannedExperiment:
     shapes: Mapping[int | str, Shape]
     runs: Sequence[RunDefinition]
     site: Site
-    terms: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     left_out: Sequence[str] = ()
     sharing: int = 1
 
@@ -77,7 +75,7 @@ class PlannedExperiment:
         found = self._defining("rounds") | self._site_terms
         if self.experiment.chooses_devices:
             found["choice"] = {
-                "shapes": self._shapes_by_count,
+                "shapes": {str(devices): str(shape) for devices, shape in self.shapes.items()},
                 "launchers": {run.point: run.launcher for run in self.runs if run.repeat == 1},
                 "budget": self.budget,
                 # with a budget, a run is made only if its whole time is left
@@ -113,14 +111,10 @@ class PlannedExperiment:
     @property
     def _site_terms(self) -> dict[str, Any]:
         return {
-            **self.terms,
+            **self.site.queue_and_billing(self.shapes.values()),
             "accelerator": self.runs[0].accelerator,
             "most_devices": self.site.most_devices,
         }
-
-    @property
-    def _shapes_by_count(self) -> dict[str, str]:
-        return {str(devices): str(shape) for devices, shape in self.shapes.items()}
 
 
 @dataclass(frozen=True)

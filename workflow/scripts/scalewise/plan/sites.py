@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from scalewise.config.errors import Problem, StudyError, did_you_mean, problems_of
 from scalewise.config.paths import find_site_file
-from scalewise.config.site import PartitionFacts, SiteFile, Sites, facts_of_partition, resolve_site
+from scalewise.config.site import SiteFile, Sites, facts_of_partition, resolve_site
 from scalewise.config.yaml_source import read_source, to_plain
 from scalewise.plan.checks.allocation import check_facts
 
@@ -49,7 +49,7 @@ def _resolved(values: Mapping[str, Any], problems: list[Problem]) -> Sites | Non
     try:
         facts = SiteFile.model_validate(values)
     except ValidationError as error:
-        problems += map(_of_whole_site, problems_of(error, (), SiteFile, values))
+        problems += problems_of(error, (), SiteFile, values)
         return None
     if facts.partitions is None:
         problems += _check_default(facts)
@@ -69,18 +69,6 @@ def _resolved(values: Mapping[str, Any], problems: list[Problem]) -> Sites | Non
         sites[name] = resolve_site(of_partition, name)
     problems += _check_costs({name: site.facts for name, site in sites.items()})
     return None if problems else Sites(sites[str(facts.default_partition)], sites)
-
-
-def _of_whole_site(problem: Problem) -> Problem:
-    """Return an unknown key of a partition with its fix, if it is a key of the site file."""
-    if problem.place[:1] != ("partitions",) or len(problem.place) != 3:
-        return problem
-    key = str(problem.place[2])
-    if key in PartitionFacts.model_fields or key not in SiteFile.model_fields:
-        return problem
-    if key == "slurm":
-        return replace(problem, fix="Write its keys among the others of the partition.")
-    return replace(problem, fix=f"Write {key} at the top of the file: all partitions share it.")
 
 
 def _check_default(facts: SiteFile) -> Iterator[Problem]:

@@ -27,8 +27,7 @@ from scalewise.plan.checks.experiment import (
 from scalewise.plan.checks.partitions import choose_sites, fit_devices
 from scalewise.plan.planned_study import PARTITION_MARK, PlannedExperiment, Study
 from scalewise.plan.runs.allocation import allocate
-from scalewise.plan.runs.device_counts import resolve_choice
-from scalewise.plan.runs.rounds import requested_runs
+from scalewise.plan.runs.rounds import requested_runs, resolve_choice
 from scalewise.plan.runs.runs import expand
 from scalewise.plan.sites import read_sites
 
@@ -262,8 +261,7 @@ def _on_site(
         title = f"{spec.title or name} on {site.partition}"
         name, spec = f"{name}{PARTITION_MARK}{site.partition}", spec.model_copy(update={"title": title})
     runs = expand(name, spec, shapes, site.accelerator, site.launcher)
-    terms = site.queue_and_billing(shapes.values())
-    return PlannedExperiment(name, spec, shapes, runs, site, terms, left_out), []
+    return PlannedExperiment(name, spec, shapes, runs, site, left_out), []
 
 
 def _warnings(

@@ -7,12 +7,12 @@ import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from scalewise.analysis.study import analyze, parts_of
+from scalewise.analysis.study import write
 from scalewise.plan.plan_file import Plan, questions_of
 from scalewise.records import RECORD
 from scalewise.report.figures import draw
 from scalewise.report.page import write_page
-from scalewise.report.proposal import demands_total_times
+from scalewise.report.proposal import analysis_of
 from scalewise.report.section import Section, read_section, write_decisions
 from scalewise.terminal import DECISION, REPORT, card_lines
 
@@ -69,8 +69,7 @@ def _state(path: Path) -> tuple[int, ...] | None:
 def _section(plan: Plan, question: str, results: Path, partial: Path) -> Section:
     """Write tables and figures of an experiment, as the rules of the study do."""
     folder = partial / question
-    parts = parts_of(plan, question, results)
-    analyze(question, parts, folder, total_times=demands_total_times(plan, question))
+    write(analysis_of(plan, question, results), folder)
     section = read_section(plan, question, folder)
     draw(section)
     return section

@@ -17,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 from scalewise.analysis.analysis_spec import THROUGHPUT
 from scalewise.analysis.points import Clock
 from scalewise.analysis.statistics import Interval, Ratio
-from scalewise.analysis.study import Analysis
+from scalewise.analysis.study import Analysis, parts_of, read_and_conclude
 from scalewise.config.catalog.centres import template_of
 from scalewise.config.shape import count_devices
 from scalewise.plan.formatting import format_3sig, format_ratio, percent, pluralize
@@ -181,6 +181,18 @@ def demands_total_times(plan: Plan, question: str) -> bool:
     return any(
         header_of(template_of(json.loads(each)["centre"]))["clock"] == "total time" for each in asked if each
     )
+
+
+def analysis_of(plan: Plan, question: str, results: Path) -> Analysis:
+    """Answer an experiment from the records of its runs, by the clock that its centre demands.
+
+    Args:
+        plan: The study.
+        question: Name of the experiment.
+        results: Folder of all experiments.
+    """
+    total_times = demands_total_times(plan, question)
+    return read_and_conclude(question, parts_of(plan, question, results), total_times=total_times)
 
 
 def write_proposal(found: Analysis, plan: Plan, question: str, results: Path) -> None:

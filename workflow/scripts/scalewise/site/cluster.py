@@ -11,13 +11,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from scalewise.config.errors import UserError
 from scalewise.config.slurm import duration_seconds
 from scalewise.site.commands import ask
 
 _NONE = {"", "(null)", "N/A", "None", "NONE", "UNLIMITED", "INFINITE", "unlimited"}
 
 
-class ClusterError(Exception):
+class ClusterError(UserError):
     """The site cannot be described; the text names the command or the choice, and the fix."""
 
 

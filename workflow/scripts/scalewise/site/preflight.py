@@ -12,7 +12,7 @@ from scalewise.config.shape import ShapeText
 from scalewise.config.slurm import Slurm
 from scalewise.plan.launch import RankLaunch
 from scalewise.plan.planned_study import Study
-from scalewise.plan.runs.allocation import PLACE_RESOURCES
+from scalewise.plan.runs.allocation import PLACE_RESOURCES, sbatch_options
 
 
 class Finding(BaseModel):
@@ -109,14 +109,12 @@ class Preflight(RankLaunch):
         """Describe the largest run of a study on a partition."""
         keys = [key for key in study.runs if study.experiments[key[0]].site.partition == partition]
         ordered = sorted(
-            keys, key=lambda key: (study.runs[key].shape.world_size, study.allocations[key].cpus_per_task)
+            keys, key=lambda key: (study.runs[key].shape.world_size, study.runs[key].settings.cpus_per_device)
         )
         smallest, largest = ordered[0], ordered[-1]
         minutes = max(study.allocations[key].minutes for key in keys)
-        options = study.allocations[largest].sbatch_options()
-        request = Request(
-            shape=study.runs[smallest].shape, options=study.allocations[smallest].sbatch_options()
-        )
+        options, fewest = (sbatch_options(study.allocations[key].resources) for key in (largest, smallest))
+        request = Request(shape=study.runs[smallest].shape, options=fewest)
         return cls(
             **dict(RankLaunch.for_run(study.runs[largest])),
             slurm=study.partitions[partition].slurm,

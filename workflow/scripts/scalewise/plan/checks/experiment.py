@@ -5,12 +5,14 @@ What torch, Slurm or Python report themselves at the start of a run is not check
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from scalewise.config.errors import Place, Problem, RefusedValueError, did_you_mean
+from scalewise.config.errors import Place, Problem, RefusedValueError
 from scalewise.config.experiment import (
     EXPERIMENT_NAME,
     LIMITS,
@@ -25,14 +27,12 @@ from scalewise.config.site import Site
 from scalewise.plan.checks.allocation import check_allocations, check_launch
 from scalewise.plan.checks.program import check_program
 from scalewise.plan.checks.training import BATCH_KEY, Series, check_batch_divides, check_builtin
-from scalewise.plan.runs.device_counts import counts_that_divide_batches, counts_that_fill_nodes
+from scalewise.plan.runs.rounds import counts_that_divide_batches, counts_that_fill_nodes
 from scalewise.plan.runs.runs import (
-    Options,
     Point,
     combinations,
     excluded,
-    is_same_value,
-    option_label,
+    excludes,
     series_label,
     settings_of,
 )
@@ -174,9 +174,6 @@ def _check_sweep(place: Place, experiment: AnyExperiment, entry: Mapping[str, An
     swept = experiment.swept
     fixed = {**entry, **{f"{ARGUMENT}{name}": value for name, value in entry.get("argument", {}).items()}}
     for key, values in swept.items():
-        if _has_twins(key, values):
-            text = f"is {values}, in which two values have the same name in a run"
-            yield Problem((*place, "sweep", key), text, "Remove the repeated one.")
         if key in fixed:
             text = f"is {fixed[key]!r}, but sweep.{key} gives it the values {values}"
             yield Problem((*place, *key.split(".")), text, "Keep one of the two.")
@@ -190,11 +187,6 @@ def _check_sweep(place: Place, experiment: AnyExperiment, entry: Mapping[str, An
         here = (*place, "sweep", other) if other in swept else (*place, other)
         text = f"is {swept.get(other, entry.get(other))!r}, but {experiment.scaling} scaling keeps {kept}"
         yield Problem(here, text, f"Remove {other}, or choose the other scaling.")
-
-
-def _has_twins(key: str, values: Sequence[Any]) -> bool:
-    """Whether two values of a swept key have the same name in a run, ignoring case."""
-    return len({option_label(key, value).lower() for value in values}) < len(values)
 
 
 def _check_whole_run(place: Place, experiment: AnyExperiment) -> Iterator[Problem]:
@@ -232,38 +224,29 @@ def _check_runs(place: Place, experiment: AnyExperiment) -> Iterator[Problem]:
 
 
 def _check_exclude(place: Place, experiment: AnyExperiment) -> Iterator[Problem]:
-    """Refuse entries that match nothing, or everything."""
-    possible = experiment.swept | {"devices": list(experiment.device_counts)}
+    """Refuse entries that match no run, and those that leave none."""
+    possible = list(itertools.product(combinations(experiment), experiment.device_counts))
     for index, entry in enumerate(experiment.exclude):
-        here = (*place, "exclude", index)
-        for key, value in entry.items():
-            if key not in possible:
-                yield Problem((*here, key), "is neither a swept key nor devices", did_you_mean(key, possible))
-            elif not any(is_same_value(value, candidate) for candidate in possible[key]):
-                text = f"is {value!r}, which is not one of {possible[key]}"
-                yield Problem((*here, key), text, "Use one of them.")
-    if experiment.exclude and all(
-        excluded(experiment, options, devices)
-        for options in combinations(experiment)
-        for devices in experiment.device_counts
-    ):
+        if not any(excludes(entry, options, devices) for options, devices in possible):
+            text = f"is {entry}, which matches no run"
+            yield Problem((*place, "exclude", index), text, "Name swept keys or devices, and values of them.")
+    if possible and all(excluded(experiment, options, devices) for options, devices in possible):
         yield Problem((*place, "exclude"), "leaves no run", "Exclude less.")
 
 
 def _check_series(
     place: Place, experiment: AnyExperiment, shapes: Mapping[int | str, Shape], site: Site
 ) -> Iterator[Problem]:
-    has_twins = any(_has_twins(*swept) for swept in experiment.swept.items())
-    options_by_label: dict[str, Options] = {}
+    labels = Counter(series_label(options).lower() for options in combinations(experiment))
+    label, number = labels.most_common(1)[0]
+    if number > 1:
+        text = f"makes {number} series of the name {label}"
+        yield Problem((*place, "sweep"), text, "Remove a repeated value, or rename one.")
     for options in combinations(experiment):
         of_series = [shape for devices, shape in shapes.items() if not excluded(experiment, options, devices)]
         if not of_series:
             continue
         series = Series(place, experiment, options, settings_of(experiment, options), of_series, site)
-        twin = options_by_label.setdefault(series_label(options).lower(), options)
-        if twin != options and not has_twins:
-            text = f"makes two series of the same name, {dict(twin)} and {dict(options)}"
-            yield Problem((*place, "sweep"), text, "Rename a value, or write an experiment for each.")
         widest = max(experiment.device_counts, key=lambda devices: len(str(devices)))
         longest = Point(widest, options).run_name(experiment.max_repeats)
         if len(longest.encode()) > MAX_NAME_BYTES:

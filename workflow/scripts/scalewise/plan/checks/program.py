@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 from scalewise.config.catalog.program_files import module_of, program_files
@@ -72,23 +70,15 @@ def _does_not_get(place: Place, settings: ProgramSettings, name: str) -> Problem
 
 def _check_files(series: Series, settings: ProgramSettings) -> Iterator[Problem]:
     """Refuse programs and paths that are not there, or that the command line of a job cannot hold."""
-    at, site = series.at, series.site
-    contained = site.facts.container is not None
+    at, contained = series.at, series.site.facts.container is not None
     module, python, folder = module_of(settings.program), settings.python, settings.working_directory
     paths: list[tuple[Place, str, str]] = []
     if module is None:
         paths.append((at("program"), settings.program, "file"))
-    elif not (contained or python or site.facts.python or program_files(settings) or _is_installed(module)):
-        text = (
-            f"is {settings.program!r}, and no such module is in {Path(folder or '').absolute()} or installed"
-        )
-        yield Problem(at("program"), text, "Name a module of working_directory, or the path of a file.")
     if folder is not None:
         paths.append((at("working_directory"), folder, "folder"))
     if python is not None and not contained:
         paths.append((at("python"), python, "file" if "/" in python else ""))
-        if python and "/" not in python and site.slurm is None and shutil.which(python) is None:
-            yield Problem(at("python"), f"is {python!r}, and there is no such program here")
     # prepare may create a missing path
     kind = "" if settings.prepare else "any"
     paths += [((*at("files"), index), path, kind) for index, path in enumerate(settings.files)]
@@ -108,17 +98,9 @@ def _check_files(series: Series, settings: ProgramSettings) -> Iterator[Problem]
             text = f"is {path!r}, which holds results/, too: every run would change it"
             yield Problem(place, text, "Name only the folders of the data.")
     for path in map(str, program_files(settings)):
-        # Snakemake names them in the command line of a job
+        # Snakemake names it in the command line of a job
         if path != settings.program and (refusal := invalid_command(path)):
-            yield Problem(at("program"), f"is {settings.program!r}, of which a file {refusal[0]}", refusal[1])
-
-
-def _is_installed(module: str) -> bool:
-    """Whether a module's first package is installed; nothing is imported."""
-    try:
-        return find_spec(module.partition(".")[0]) is not None
-    except (ImportError, ValueError):
-        return False
+            yield Problem(at("program"), f"is {settings.program!r}, whose file {refusal[0]}", refusal[1])
 
 
 def _check_words(series: Series, settings: ProgramSettings) -> Iterator[Problem]:
@@ -148,10 +130,6 @@ def _check_words(series: Series, settings: ProgramSettings) -> Iterator[Problem]
                 name in NO_NUMBERS or not isinstance(values.get(name, 0), int) for name in names
             ):
                 yield Problem(place, f"computes {{{inner}}}, in which not every name is a whole number")
-    for name in settings.argument:
-        if not re.fullmatch(CUSTOM_NAME, name):
-            text = "is not a name"
-            yield Problem((*at("argument"), name), text, "Use letters, digits and _, as in {argument.lr}.")
 
 
 def _check_environment(series: Series, settings: ProgramSettings) -> Iterator[Problem]:

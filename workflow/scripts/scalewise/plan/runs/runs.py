@@ -149,11 +149,13 @@ def combinations(experiment: AnyExperiment) -> Iterator[Options]:
 
 def excluded(experiment: AnyExperiment, options: Options, devices: int | str) -> bool:
     """Whether an entry of ``exclude`` matches this combination at this device count."""
+    return any(excludes(entry, options, devices) for entry in experiment.exclude)
+
+
+def excludes(entry: Mapping[str, Any], options: Options, devices: int | str) -> bool:
+    """Whether an entry of ``exclude`` matches a combination at a device count."""
     actual = dict(options) | {"devices": devices}
-    return any(
-        all(key in actual and is_same_value(value, actual[key]) for key, value in entry.items())
-        for entry in experiment.exclude
-    )
+    return all(key in actual and is_same_value(value, actual[key]) for key, value in entry.items())
 
 
 def is_same_value(one: object, other: object) -> bool:

@@ -34,6 +34,7 @@ from scalewise.records import (
     MODEL,
     RANKS,
     RECORD,
+    STARTUP,
     UTILIZATION,
     Environment,
     EpochRecord,
@@ -42,7 +43,6 @@ from scalewise.records import (
     Provenance,
     RankRecord,
     RunRecord,
-    Startup,
     UtilizationRecord,
     write_json,
     write_rows,
@@ -230,9 +230,7 @@ def _measurements(
         loader_wait_fraction=_share(max(known_waits), measured_seconds)
         if len(known_waits) == len(rows)
         else None,
-        startup=Startup(
-            **{part: slowest_part([getattr(row, part) for row in rows]) for part in Startup.model_fields}
-        ),
+        **{part: slowest_part([getattr(row, part) for row in rows]) for part in STARTUP},
         **monitored,
         communication_fraction=communication_fraction(rows, windows),
         other_cpu_fraction=other_cpu_fraction(
@@ -275,14 +273,10 @@ def _provenance(spec: TrainSpec, rank_setup: RankSetup, start: StartRecords) -> 
                 versions={"scalewise": __version__, **start.versions_of(record)},
             )
         )
-    first = environments[0]
     return Provenance(
         commit=commit(),
-        versions=first.versions,
         hosts=list(dict.fromkeys(record.host for record in start.ranks)),
         devices=[record.device for record in start.ranks],
-        cpu_model=first.cpu_model,
-        operating_system=first.operating_system,
         launcher=rank_setup.launcher,
         started_at=spec.started_at,
         ended_at=max(report.ended_at for report in start.reports),

@@ -1,0 +1,129 @@
+"""Do what Snakemake's main process does around its jobs: check the study, write its plan, and show it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from scalewise import snakemake_adapter as adapter
+from scalewise.config.paths import invalid_command
+from scalewise.execution.next_try import Tries, refused_runs
+from scalewise.execution.slurm import PreemptionWatch
+from scalewise.plan.make_plan import write_plan
+from scalewise.plan.plan_file import PLAN, Plan
+from scalewise.plan.plan_table import plan_lines
+from scalewise.plan.planned_study import Study
+from scalewise.plan.runs.allocation import SHARED_NODE
+from scalewise.plan.study import check_results_folder, load_study
+from scalewise.site.commands import SUBMISSION_COMMANDS, ignore_variables, missing_commands
+from scalewise.site.preflight import Preflight
+
+RESULTS = Path("results")
+
+LOST_SITE = (
+    "The runs would go to a cluster, but no site file describes it: a --config on the command line replaces "
+    "the profile's own. Add site=profiles/slurm/site.yaml to it."
+)
+LOGIN_NODE = (
+    "The site file describes a Slurm cluster, but the runs would start here, on the login node. "
+    "Use --profile profiles/slurm, or --profile profiles/local for this machine."
+)
+
+_DEVICES = {
+    **dict.fromkeys(("nodes", "tasks", "tasks_per_node", "tasks_per_gpu", "mpi"), "`devices` of the study"),
+    **dict.fromkeys(("gres", "gpu", "gpus", "gpu_model"), "`devices`, and `gpu_type` of the site file"),
+    **dict.fromkeys(("cpus_per_task", "cpus_per_gpu", "threads"), "`cpus_per_device` of the study"),
+    "slurm_extra": "`slurm.extra` of the site file",
+}
+"""Resources that determine the devices on which a run is measured, and the keys that they follow from."""
+
+
+def open_study(workflow: Any, config: Mapping[str, Any], checkout: Path) -> Study:
+    """Check the configuration and where snakemake was started, and make the runs of the study.
+
+    Every mistake ends the process with its message: for an exception Snakemake would print further lines.
+
+    Args:
+        workflow: Snakemake's.
+        config: Keys and values of all configuration files and of the command.
+        checkout: Scalewise's folder.
+
+    Raises:
+        StudyError: Names all mistakes.
+    """
+    site, files = config.get("site"), adapter.config_files(workflow)
+    if site is None and adapter.names_cluster(workflow):
+        sys.exit(LOST_SITE)
+    check_results_folder(RESULTS)
+    study = load_study(config, files, site, checkout=checkout, is_module=adapter.is_module(workflow))
+    if study.site.slurm is None:
+        return study
+    if job := os.environ.get("SLURM_JOB_ID"):
+        sys.exit(
+            f"snakemake was started inside Slurm job {job}, whose settings its own jobs would inherit. Start "
+            "it on a login node; if the site wants it inside a job, as `env -u SLURM_JOB_ID snakemake ...`."
+        )
+    for path in (*files, workflow.main_snakefile, str(Path.cwd())):
+        if refusal := invalid_command(path):
+            sys.exit(f"the name of a file or folder {'. '.join(refusal)}")
+    # runs that could share a node with another of the study take turns
+    adapter.limit(workflow, SHARED_NODE, 1)
+    ignored = ", ".join(ignore_variables(os.environ))
+    if study.site.slurm.partition is None:
+        # the executor plugin would request sinfo's default; now sinfo shows none, and Slurm chooses
+        os.environ["SINFO_PARTITION"] = "none"
+    if ignored:
+        warning = f"{ignored} of the environment: ignored, as the study decides what its jobs request."
+        return replace(study, warnings=[*study.warnings, warning])
+    return study
+
+
+def begin_jobs(workflow: Any, study: Study, plan: Plan, train: Any) -> None:
+    """Check where jobs go, and write the plan for them.
+
+    Args:
+        workflow: Snakemake's, once it plans jobs: before, it does not know where they run.
+        study: Checked.
+        plan: The study's; the preflight gets what a profile requests.
+        train: Snakemake's proxy of the rule that trains.
+    """
+    in_slurm = study.site.slurm is not None
+    if not in_slurm and (adapter.uses_cluster(workflow) or adapter.names_cluster(workflow)):
+        sys.exit(LOST_SITE)
+    replaced = adapter.replaced_resources(workflow, train)
+    if changed := [name for name in _DEVICES if name in replaced]:
+        sys.exit(
+            f"A profile or the command sets {', '.join(changed)} of the runs, which follows from "
+            f"{_DEVICES[changed[0]]}. Remove it from set-resources and set-threads."
+        )
+    if not adapter.runs_jobs(workflow):
+        return
+    if in_slurm and not adapter.uses_cluster(workflow):
+        sys.exit(LOGIN_NODE)
+    if in_slurm and (missing := missing_commands(*SUBMISSION_COMMANDS)):
+        sys.exit(
+            f"{', '.join(missing)} not on PATH, so no job can be sent. Go to a login node, or load the Slurm "
+            "module."
+        )
+    known = {name: value for name, value in replaced.items() if isinstance(value, int | str)}
+    for site in plan["sites"].values():
+        of_profile = Preflight.model_validate(site["preflight"]).on_profile(known)
+        site["preflight"] = of_profile.model_dump(mode="json")
+    # a dry run shows them below its plan
+    for warning in study.warnings:
+        print(f"Warning: {warning}", file=sys.stderr)
+    os.environ[PLAN] = str(write_plan(plan))
+    if in_slurm:
+        PreemptionWatch(Path.cwd()).start()
+    adapter.refuse_tries(Tries(plan, RESULTS).is_refused)
+
+
+def show_plan(workflow: Any, study: Study, plan: Plan) -> None:
+    """Print the plan, if this was a dry run that has planned its jobs."""
+    if adapter.shows_plan(workflow):
+        lines = plan_lines(study, RESULTS, adapter.requests(workflow), refused_runs(plan, RESULTS))
+        print(*lines, sep="\n", file=sys.stderr)
