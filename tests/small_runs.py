@@ -145,7 +145,7 @@ def train_arguments(definition: str, folder: Path, attempt: int = 1) -> list[str
     """Return the arguments of cli.py for a run whose records go into a folder."""
     run = RunDefinition.model_validate_json(definition)
     return [
-        *("train", "--log", str(folder / "train.log"), "--attempt", str(attempt)),
+        *("train", "--log", str(folder.parent / f"{folder.name}.job.log"), "--attempt", str(attempt)),
         *(run.experiment, run.run, str(folder / RECORD)),
     ]
 

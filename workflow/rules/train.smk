@@ -1,7 +1,7 @@
 # Contract: one run is trained and recorded, or fails with a reason.
 # in:  the run's definition; the prepared dataset; or the files of a user's program
 # out: results/{experiment}/runs/{run}/record.json, the last file that the job writes, whole. A run that failed leaves
-#      failure.json in its place
+#      failure.json in its place. train.log there has the output of the ranks; the log what the job reports
 
 
 rule train:
@@ -10,7 +10,7 @@ rule train:
     output:
         record="results/{experiment}/runs/{run}/record.json",
     log:
-        "results/{experiment}/runs/{run}/train.log",
+        "logs/train/{experiment}/{run}.log",
     # repeats in shuffled order, each before the next
     priority: lambda wc: of_run(wc)["priority"]
     conda:

@@ -26,7 +26,7 @@ from scalewise.config.site import Container
 from scalewise.execution import job as jobs
 from scalewise.execution.inputs import input_hashes
 from scalewise.execution.job import RunFailedError, RunJob, is_unfinished, launch_of, run_train_job, train
-from scalewise.execution.log import SHOWN_BYTES, WHOLE_LOG
+from scalewise.execution.log import OUTPUT, SHOWN_BYTES
 from scalewise.execution.next_try import failure_to_repeat
 from scalewise.execution.rank_files import ATTEMPT, RankFiles, TrainSpec
 from scalewise.execution.saved import Saved, prepare_to_train, remove_after_training, saved_training
@@ -64,7 +64,7 @@ class OneRun:
         self.folder, self._monkeypatch = folder, monkeypatch
         monkeypatch.setenv("SCALEWISE_MACHINE_LOCK", str(folder))
         monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-        self.log = folder / "train.log"
+        self.output, self.log = folder / OUTPUT, folder / "job.log"
         self.argv: tuple[str, ...] = ()
 
     def job(self, run: RunDefinition = RUN, attempt: int = 1, **limits: Any) -> RunJob:
@@ -98,26 +98,31 @@ def one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OneRun:
 OUT_OF_MEMORY = """
 for rank in (0, 1):
     attempt.started(rank, "node-a")
-attempt.failed(0, "node-a", RuntimeError("Connection closed by peer"), False)
-attempt.failed(1, "node-a", MemoryError("tried to allocate 3 GiB\\nmore lines"), True)
+attempt.failed(0, "node-a", "RuntimeError: Connection closed by peer")
+attempt.failed(1, "node-a", "MemoryError: tried to allocate 3 GiB\\nmore lines", out_of_memory=True)
 sys.exit(1)
 """
 
 
 def test_running_out_of_device_memory_is_a_result_and_leaves_no_earlier_failure(one: OneRun) -> None:
-    leave_failure(one.folder, RUN, "failed", "of an earlier start")
+    leave_failure(one.folder, RUN, "failed", "x", inputs=input_hashes(RUN, None), seconds=100.0)
     one.train(OUT_OF_MEMORY)
     record = read_run(one.folder)
     assert (record.outcome, record.measurements) == ("out-of-memory", None)
     assert record.reason == "rank 1 on node-a: MemoryError: tried to allocate 3 GiB"
+    # it is paid, with the tries before it
+    assert record.provenance is not None
+    assert record.provenance.failed_seconds == 100.0
+    assert record.provenance.ended_at > record.provenance.started_at
     left = {path.name for path in one.folder.iterdir()}
-    assert left == {RECORD, EPOCHS, RANKS, UTILIZATION, "train.log", "program"}
+    assert left == {RECORD, EPOCHS, RANKS, UTILIZATION, OUTPUT, "program"}
 
 
 def test_a_launcher_that_fails_is_shown_and_the_failure_says_all_that_a_next_try_needs(
     one: OneRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one.log.write_text("what happened yesterday\n", encoding="utf-8")
+    one.output.write_text("what happened before\n", encoding="utf-8")
+    leave_failure(one.folder, RUN, "failed", "x", inputs=input_hashes(RUN, None))
     monkeypatch.setattr(jobs, "train", lambda job, site: one.train("sys.exit('no such module')", job, site))
     monkeypatch.setattr(signal, "signal", lambda *_arguments: signal.SIG_DFL)
     assert run_train_job(one.job(attempt=2), SiteLaunch()) == 1
@@ -125,15 +130,14 @@ def test_a_launcher_that_fails_is_shown_and_the_failure_says_all_that_a_next_try
     assert failure is not None
     assert (failure.outcome, failure.attempt, failure.permanent) == ("failed", 2, False)
     assert (failure.definition, failure.inputs) == (RUN, input_hashes(RUN, None))
-    assert 0 < failure.seconds < 60 == failure.limit_seconds
+    assert 0 < failure.command_seconds == failure.seconds < 60 == failure.limit_seconds
     assert failure.log_tail[-1] == "no such module"
     shown = capsys.readouterr().err
     assert "study/d2.r1 failed: no rank started, and the launcher exited with code 1" in shown
     assert "no such module" in shown
-    # an earlier try stays readable, and the reason ends the log
-    first, *_, last = one.log.read_text(encoding="utf-8").splitlines()
-    assert first == "what happened yesterday"
-    assert "failed: no rank started" in last
+    # an earlier try stays readable
+    assert "what happened before" in one.output.read_text(encoding="utf-8")
+    assert one.log.read_text(encoding="utf-8").startswith("failed: no rank started")
 
 
 LOUD = """
@@ -143,7 +147,7 @@ for number in range(100_000):
 sys.stdout.flush()
 os.write(1, b"\\xff\\xfe not text\\n")
 print("\\r 10%\\r 20%", flush=True)
-attempt.failed(0, "node-a", ValueError("\\x1b]0;title\\x07" + "x" * 2_000_000), False)
+attempt.failed(0, "node-a", "ValueError: \\x1b]0;title\\x07" + "x" * 2_000_000)
 sys.exit(1)
 """
 
@@ -159,10 +163,8 @@ def test_a_terminal_gets_a_bounded_and_printable_part_and_the_next_start_adds_to
     shown = [capsys.readouterr().err, failure.reason, failure.traceback, one.log.read_text()]
     assert [text for text in shown if set(text) & {"\x1b", "\x07", "\r"}] == []
     assert max(map(len, shown)) < 4 * SHOWN_BYTES
-    assert (one.folder / WHOLE_LOG).read_bytes().count(b"\x07") == 100_000
     one.train(OUT_OF_MEMORY)
-    assert one.log.read_bytes().count(b"\x07") == 100_000
-    assert not (one.folder / WHOLE_LOG).exists()
+    assert one.output.read_bytes().count(b"\x07") == 100_000
 
 
 def test_of_ranks_without_a_launcher_between_one_that_exits_takes_the_others_along(
@@ -332,14 +334,14 @@ def test_a_program_that_says_it_resumes_goes_back_only_within_the_limit_of_the_r
 ) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "10000")
-    monkeypatch.setattr(jobs, "requeue", lambda _environ: pytest.fail("it goes back"))
+    monkeypatch.setattr(jobs, "requeue", lambda _job: pytest.fail("it goes back"))
     assert not one.fails(STOPPED % (STEP, "SIGUSR1"), one.job(RESUMING), SLURM).requeue
 
 
 def test_why_a_job_was_not_put_back_stands_in_the_log(one: OneRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setattr(jobs, "SIGNAL_SPREAD_SECONDS", 0.0)
-    monkeypatch.setattr(jobs, "requeue", lambda _environ: "Slurm job 7 is CANCELLED")
+    monkeypatch.setattr(jobs, "requeue", lambda _job: "Slurm job 7 is CANCELLED")
     jobs.requeue_job(one.job())
     assert "Slurm job 7 is CANCELLED" in one.log.read_text(encoding="utf-8")
 
@@ -388,7 +390,10 @@ def test_a_try_that_would_fail_again_is_known_before_a_job_is_submitted(
 
 
 def test_what_a_budget_has_left_for_another_try_is_known_before_a_job_is_submitted(tmp_path: Path) -> None:
-    leave_failure(tmp_path, RUN, "failed", "why", seconds=550.0, inputs=input_hashes(RUN, None))
+    hashes = input_hashes(RUN, None)
+    leave_failure(tmp_path, RUN, "failed", "why", seconds=550.0, inputs=hashes)
+    assert failure_to_repeat(job_of(RUN, limit_over_tries=True), tmp_path, attempt=2) is None, "long ago"
+    leave_failure(tmp_path, RUN, "failed", "why", seconds=900.0, command_seconds=550.0, inputs=hashes)
     job = job_of(RUN, limit_over_tries=True)
     assert failure_to_repeat(job, tmp_path, attempt=1) is None
     failure = failure_to_repeat(job, tmp_path, attempt=2)
@@ -448,7 +453,7 @@ def test_ranks_of_an_earlier_job_write_nothing_once_another_has_the_folder(tmp_p
 
 
 def test_a_killed_job_takes_its_ranks_along(start_python: Any, tmp_path: Path) -> None:
-    rank = "from scalewise.execution.start import exit_when_parent_dies; import time\n"
+    rank = "from scalewise.ranks.program.child import exit_when_parent_dies; import time\n"
     rank += "exit_when_parent_dies(None, False); print('ready', flush=True); time.sleep(600)"
     parent = f"import subprocess, sys\nprocess = subprocess.Popen([sys.executable, '-c', {rank!r}])\n"
     process = start_python(parent + "print(process.pid, flush=True)\nprocess.wait()")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from tests.stand_ins import stand_ins
 
 from scalewise.execution.slurm import REQUEUE_ATTEMPTS, PreemptionWatch, requeue
 
-JOB = {"SLURM_JOB_ID": "7"}
 FOLDER = Path("/a folder|of a study")
 
 
@@ -39,20 +37,19 @@ Asked = Callable[[], list[str]]
 
 
 @pytest.mark.parametrize(
-    ("environ", "squeue", "refusal"),
+    ("squeue", "refusal"),
     [
-        pytest.param(JOB, "echo RUNNING", "", id="running"),
-        pytest.param(JOB, "exit 1", "", id="the controller does not answer"),
-        pytest.param(JOB, "echo CANCELLED", "Slurm job 7 is CANCELLED", id="cancelled"),
-        pytest.param(JOB, "echo", "Slurm job 7 is unknown to squeue", id="unknown"),
-        pytest.param({}, "echo RUNNING", "this is no Slurm job", id="outside of Slurm"),
+        pytest.param("echo RUNNING", "", id="running"),
+        pytest.param("exit 1", "", id="the controller does not answer"),
+        pytest.param("echo CANCELLED", "Slurm job 7 is CANCELLED", id="cancelled"),
+        pytest.param("echo", "Slurm job 7 is unknown to squeue", id="unknown"),
     ],
 )
 def test_a_running_job_is_put_back_and_one_that_somebody_ends_stays_ended(
-    environ: dict[str, str], squeue: str, refusal: str, answer: Answer, asked: Asked
+    squeue: str, refusal: str, answer: Answer, asked: Asked
 ) -> None:
     answer("squeue", squeue)
-    assert requeue(environ) == refusal
+    assert requeue("7") == refusal
     assert asked() == ([] if refusal else ["requeue 7"])
 
 
@@ -68,8 +65,8 @@ class Queue:
         self, *jobs: str, comment: str = "rule_train_wildcards_a_d1.r1", folder: Path = FOLDER, times: int = 0
     ) -> None:
         """Have squeue show jobs with a comment from now on, and the watch look at it so often."""
-        lines = "".join(f"echo '{job}|{comment}|{folder}'\n" for job in jobs)
-        expected = f"--user={os.getuid()} --states=PREEMPTED,NODE_FAIL"
+        lines = "".join(f"echo '{job}|PREEMPTED|N/A|{comment}|{folder}'\n" for job in jobs)
+        expected = "--me --states=PREEMPTED,NODE_FAIL"
         self._answer("squeue", f'[ "$2 $3" = "{expected}" ] || exit 0\n{lines}')
         for _ in range(times):
             self.watch.look()

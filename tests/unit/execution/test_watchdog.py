@@ -38,7 +38,7 @@ class Watched:
         self.lines: list[str] = []
         self.now = 0.0
         launch = Launch("srun", ("srun",), {})
-        group = RankGroup("run", self.files, launch, 2, folder / "log", limit_seconds, resumes=resumes)
+        group = RankGroup(self.files, launch, 2, folder / "log", limit_seconds, resumes=resumes)
         self.watchdog = Watchdog(group, self.received, self.lines.append, clock=lambda: self.now)
 
     def train(self, step: int = 1) -> None:
@@ -76,15 +76,16 @@ def test_ranks_that_make_steps_are_not_ended(watched: Watched) -> None:
     assert watched.files.stop_request() is None
 
 
-@pytest.mark.parametrize("cause", ["signal", "limit"])
-def test_a_program_that_resumes_is_asked_to_save_and_has_a_minute(tmp_path: Path, cause: Cause) -> None:
+@pytest.mark.parametrize("source", ["SIGINT", "SIGUSR1", "the time limit"])
+def test_a_program_that_resumes_is_asked_to_save_and_has_a_minute(tmp_path: Path, source: str) -> None:
+    cause: Cause = "signal" if source.startswith("SIG") else "limit"
     watched = Watched(tmp_path, limit_seconds=9 if cause == "limit" else 1000)
     watched.train()
     watched.ended(9)
     if cause == "signal":
-        watched.received.append(signal.SIGINT)
+        watched.received.append(signal.Signals[source])
     assert watched.ended(200) == (cause, 10 + STOP_SECONDS)
-    assert watched.files.stop_request() == ("SIGINT" if cause == "signal" else "the time limit")
+    assert watched.files.stop_request() == source
     assert watched.watchdog.requested == cause
     assert "has 60 s to save" in watched.lines[0]
 
@@ -115,14 +116,10 @@ def test_a_second_signal_ends_the_wait_unless_it_came_with_the_first(watched: Wa
     assert together.ended(200) == ("signal", 1 + STOP_SECONDS)
 
 
-def test_slurms_signal_is_handed_on_once_there_is_progress_and_is_no_end_by_itself(watched: Watched) -> None:
-    watched.received.append(signal.SIGUSR1)
-    assert watched.ended(10)[0] is None
-    assert watched.files.stop_request() is None
-    watched.train()
-    assert watched.ended(2 * STOP_SECONDS)[0] is None
-    assert watched.files.stop_request() == "SIGUSR1"
-    assert watched.watchdog.requested is None
+def test_processes_next_to_one_that_failed_have_three_seconds(watched: Watched) -> None:
+    watched.now = 1.0
+    assert watched.watchdog.cause(has_failed=True) is None
+    assert watched.ended(30) == ("error", 4)
 
 
 @pytest.mark.fault(2)
@@ -131,13 +128,13 @@ def test_peers_of_a_rank_that_failed_have_three_seconds(watched: Watched, stoppi
     watched.train()
     watched.received += [signal.SIGTERM] if stopping else []
     assert watched.ended(10)[0] is None
-    watched.files.failed(0, "node-a", RuntimeError("timed out"), out_of_memory=False)
+    watched.files.failed(0, "node-a", "timed out")
     assert watched.ended(30) == ("signal" if stopping else "error", 14)
 
 
 @pytest.mark.fault(9)
 def test_a_launcher_that_starts_no_rank_is_ended(watched: Watched) -> None:
-    assert watched.ended(10_000) == ("not started", PATIENCE)
+    assert watched.ended(10_000) == ("not in group", PATIENCE)
     assert watched.watchdog.seconds == PATIENCE
 
 

@@ -16,12 +16,12 @@ from tests.small_runs import definition, rank_setup
 from tests.unit.training.small_training import record
 
 from scalewise.config.program import Metric, ProgramSettings
-from scalewise.execution.rank_files import RankError, RankFiles, TrainSpec
+from scalewise.execution.rank_files import RankFiles, TrainSpec, is_consequence, is_timeout
 from scalewise.measure.step_flags import NO_GRAD
 from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.monitoring.machine_load import CpuUse
 from scalewise.ranks.program.child import Child, EndRequest
-from scalewise.ranks.program.failure import ProgramError, add_source, check_end, find_fix
+from scalewise.ranks.program.failure import ProgramError, add_source, check_end, find_fix, is_out_of_memory
 from scalewise.ranks.program.plan_check import check_ends, check_inputs, check_plan
 from scalewise.ranks.program.rank import ProgramRank
 from scalewise.ranks.results.probe_record import ProbeRecord
@@ -450,10 +450,7 @@ def test_a_rank_that_nccl_aborts_is_not_taken_for_the_one_it_waited_for(program:
     for lines in ([watchdog], ["free(): invalid pointer"]):
         with pytest.raises(ProgramError) as ended:
             end(program, -signal.SIGABRT, *lines)
-        error = RankError(
-            rank=0, host="n1", time=0.0, message=str(ended.value), traceback="", out_of_memory=False
-        )
-        found.append((error.is_secondary, error.is_timeout))
+        found.append((is_consequence(str(ended.value)), is_timeout(str(ended.value))))
 
     assert found == [(True, True), (False, False)]
 
@@ -465,3 +462,20 @@ def test_ranks_that_all_read_the_whole_dataset_make_no_epoch_shorter_which_is_sa
     on_purpose = SETTINGS.model_copy(update={"same_batches": True})
     assert cautions_on_epochs(ranks, on_purpose) == cautions_on_epochs(ranks[:1], SETTINGS) == []
     assert cautions_on_epochs([ranks[0], record(1)], SETTINGS) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "recognized"),
+    [
+        ("OutOfMemoryError: CUDA out of memory. Tried to allocate 4096.00 GiB. GPU 0 has a total", True),
+        ("AcceleratorError: CUDA error: out of memory", True),
+        ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", True),
+        ("RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED", True),
+        ("DistBackendError: NCCL error ... Last error:\nCuda failure 2 'out of memory'", True),
+        ("AcceleratorError: CUDA error: device-side assert triggered", False),
+        ("RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 4398 byt", False),
+        ("ValueError: too little memory for this cache", False),
+    ],
+)
+def test_a_device_without_memory_is_recognized(error: str, recognized: bool) -> None:
+    assert is_out_of_memory(error) is recognized

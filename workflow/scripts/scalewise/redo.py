@@ -12,7 +12,8 @@ from scalewise.analysis.runs import NOT_RUN, OUT_OF_DATE, collect
 from scalewise.analysis.study import parts_of
 from scalewise.config.errors import UserError
 from scalewise.execution.lock import LockError, lock_run
-from scalewise.plan.plan_file import Plan, questions_of
+from scalewise.execution.slurm import queued_jobs
+from scalewise.plan.plan_file import Plan, questions_of, runs_in_slurm
 from scalewise.records import FAILURE, RECORD
 
 SNAKEMAKE_LOCKS = Path(".snakemake/locks")
@@ -69,10 +70,11 @@ def redo(
     lines = [f"{experiment}/{run}: {reason}" for (experiment, run), reason in chosen.items()]
     if dry_run:
         return [*lines, "Nothing was removed: this is a dry run."]
+    at_work = _in_slurm(plan)
     kept = [
         f"{experiment}/{run}"
         for experiment, run in chosen
-        if not _remove(results / experiment / "runs" / run)
+        if f"{experiment}_{run}" in at_work or not _remove(results / experiment / "runs" / run)
     ]
     return [
         *lines,
@@ -101,8 +103,19 @@ def _reasons(plan: Plan, results: Path, *, disturbed: bool, failed: bool) -> Ite
                 yield name, run, "named"
 
 
+def _in_slurm(plan: Plan) -> set[str]:
+    """Return the wildcards of this folder's jobs that Slurm runs now, as in their comments."""
+    if not any(runs_in_slurm(plan, facts) for facts in plan["experiments"].values()):
+        return set()
+    return {
+        job.comment.partition("_wildcards_")[2]
+        for job in queued_jobs()
+        if job.folder == str(Path.cwd()) and job.state != "PENDING"
+    }
+
+
 def _remove(run: Path) -> bool:
-    """Remove the folder of a run; return False if another process holds the run.
+    """Remove the folder of a run; return False if another process of this machine holds the run.
 
     Of a run without a result only the failure goes: what its program has saved is there to resume from.
     """

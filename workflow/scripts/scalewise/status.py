@@ -20,7 +20,7 @@ from scalewise.analysis.disturbed import DISTURBED, named_runs
 from scalewise.analysis.runs import NOT_RUN
 from scalewise.analysis.study import Analysis, parts_of
 from scalewise.config.shape import count_devices
-from scalewise.execution.lock import LOCK
+from scalewise.execution.lock import is_training
 from scalewise.execution.rank_files import ATTEMPT, PROGRESS, Progress
 from scalewise.plan.formatting import DAY, duration_text, format_3sig
 from scalewise.plan.plan_file import Plan, questions_of, runs_in_slurm
@@ -90,8 +90,8 @@ def _state(
     """Return what a run without a result does, or how it ended."""
     run = str(row["run"])
     folder = results / experiment / "runs" / run
-    # a run that was killed leaves its progress, and on one machine its lock is what only a run at work holds
-    at_work = "running" if queue is None and any((folder / LOCK).glob("*")) else ""
+    # a run that was killed leaves its progress, and on one machine only a run at work holds its lock
+    at_work = "running" if queue is None and is_training(folder) else ""
     state = at_work if queue is None else queue.get((experiment, run), "")
     if state == "running":
         with suppress(OSError, ValidationError):

@@ -102,7 +102,7 @@ def limit_of_try(limits: Limits, attempt: int, failure: Failure | None) -> float
     """Return the seconds that a try may take: in a budget, all tries of one command share the limit."""
     if failure is None or attempt == 1 or not limits.limit_over_tries:
         return limits.limit_seconds
-    return limits.limit_seconds - failure.seconds
+    return limits.limit_seconds - failure.command_seconds
 
 
 def dataset_path(job: TrainJob) -> Path | None:

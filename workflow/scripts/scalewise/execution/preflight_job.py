@@ -23,7 +23,7 @@ from pydantic import BaseModel
 
 from scalewise.config.shape import count_devices
 from scalewise.execution.lock import MACHINE_WAIT_SECONDS, machine_lock
-from scalewise.execution.log import printable, say
+from scalewise.execution.log import printable
 from scalewise.execution.start import SCRIPTS, RankProcesses
 from scalewise.plan.formatting import format_3sig
 from scalewise.plan.launch import SiteLaunch, build_launch
@@ -147,7 +147,7 @@ def say_hello(
         path.unlink(missing_ok=True)
     if preflight.slurm is None:
         # no training is measured while ranks start next to it
-        with machine_lock(MACHINE_WAIT_SECONDS, say):
+        with machine_lock(MACHINE_WAIT_SECONDS, _note):
             end = f"exit code {run_hello_ranks(site_plan, report, log)}"
     else:
         words = [sys.executable, str(SCRIPTS / "cli.py"), "--plan", plan_path, "hello"]
@@ -193,11 +193,15 @@ def run_hello_ranks(site_plan: SitePlan, report: Path, log: Path) -> int:
         try:
             code = processes.wait(60 * HELLO_MINUTES)
             if code is None:
-                say(f"the ranks have not ended after {HELLO_MINUTES} minutes, and are killed")
+                _note(f"the ranks have not ended after {HELLO_MINUTES} minutes, and are killed")
         finally:
             ended = processes.end(10)
     shutil.rmtree(rendezvous, ignore_errors=True)
     return ended if code is None else code
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 # ---- what the report says

@@ -12,7 +12,7 @@ progress.json      rank 0                                   job, status
 stop               job, or a node's torchrun agent          ranks
 =================  =======================================  =======================================
 
-The hello job and the probe of programs add files, which their modules name.
+The probe of programs adds files, which its modules name.
 """
 
 from __future__ import annotations
@@ -22,17 +22,16 @@ import json
 import os
 import shutil
 import time
-import traceback
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from scalewise.plan.launch import RankLaunch
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.records import write_json, write_text
+from scalewise.records import write_json
 
 ATTEMPT = "attempt"
 """The folder of these files, below that of the run's records."""
@@ -59,24 +58,22 @@ _CONSEQUENCES = (
 )
 """Phrases of gloo, nccl and the store in errors of ranks that have lost another rank: never the cause."""
 
-_WITHOUT_MEMORY = (
-    "OutOfMemoryError",
-    "CUDA out of memory",
-    "CUDA error: out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-    "'out of memory'",
-)
-"""Phrases of torch's allocator, CUDA, its libraries and NCCL if a GPU has no memory left."""
+
+def is_timeout(error: str) -> bool:
+    """Whether an error of a rank means that another one did not answer in time."""
+    return any(phrase in error.lower() for phrase in _TIMEOUTS)
 
 
-def is_out_of_memory(error: str) -> bool:
-    """Whether an error, given by the exception's type and message, means that a device had no memory left."""
-    return any(words in error for words in _WITHOUT_MEMORY)
+def is_consequence(error: str) -> bool:
+    """Whether an error of a rank is only the consequence of another one's end."""
+    return any(phrase in error.lower() for phrase in _CONSEQUENCES)
 
 
 class _Note(BaseModel):
     model_config = ConfigDict(frozen=True, defer_build=True)
+
+
+N = TypeVar("N", bound=_Note)
 
 
 class TrainSpec(_Note):
@@ -118,7 +115,7 @@ class RankSetup(RankLaunch):
         supervisor_host: The host of the job that started the ranks.
         supervisor_pid: The job's process there; None under Slurm, which ends the ranks.
         token: Names the job among those that use the folder.
-        training: The run to train; None for the hello job.
+        training: The run to train.
     """
 
     network_interface: str | None
@@ -162,42 +159,6 @@ class Progress(_Note):
         return f"epoch {self.epoch}/{self.epochs}" if self.epochs else f"step {self.step}"
 
 
-class RankError(_Note):
-    """The exception that ended a rank.
-
-    Args:
-        time: Seconds since the epoch by the host's clock; orders the ranks of one host.
-        message: The exception's type and text.
-        out_of_memory: Whether the device had no memory left.
-        permanent: Whether another try would end the same way.
-    """
-
-    rank: int
-    host: str
-    time: float
-    message: str
-    traceback: str
-    out_of_memory: bool
-    permanent: bool = False
-
-    def __str__(self) -> str:
-        return f"rank {self.rank} on {self.host}: {(self.message.splitlines() or [''])[0]}"
-
-    @property
-    def is_secondary(self) -> bool:
-        """Whether it is only the consequence of another rank's end."""
-        return self._has_phrase(_CONSEQUENCES)
-
-    @property
-    def is_timeout(self) -> bool:
-        """Whether another rank did not answer in time."""
-        return self._has_phrase(_TIMEOUTS)
-
-    def _has_phrase(self, phrases: tuple[str, ...]) -> bool:
-        text = self.message.lower()
-        return any(phrase in text for phrase in phrases)
-
-
 class Rank(_Note):
     """``rank{n}.json``: the state of a rank, which the rank writes.
 
@@ -206,7 +167,10 @@ class Rank(_Note):
         state: ``terminated`` after a request to end, which launchers send to the peers of a rank that failed;
             ``stopped`` if it has ended because of a signal or of ``stop``.
         stop_source: The signal's name, or the text of ``stop``.
-        error: The exception that ended it; None in other states.
+        error: The type and text of the exception that ended it; empty in other states, as are the next four.
+        failed_at: Seconds since the epoch by the host's clock; orders the ranks of one host.
+        out_of_memory: Whether the device had no memory left.
+        permanent: Whether another try would end the same way.
     """
 
     rank: int
@@ -214,10 +178,19 @@ class Rank(_Note):
     pid: int
     state: Literal["running", "terminated", "finished", "failed", "stopped"] = "running"
     stop_source: str = ""
-    error: RankError | None = None
+    error: str = ""
+    traceback: str = ""
+    failed_at: float = 0.0
+    out_of_memory: bool = False
+    permanent: bool = False
 
     def __str__(self) -> str:
         return f"rank {self.rank} on {self.host} (pid {self.pid})"
+
+    @property
+    def failure(self) -> str:
+        """The rank, its host and the first line of its error."""
+        return f"rank {self.rank} on {self.host}: {(self.error.splitlines() or [''])[0]}"
 
 
 class RankWait(_Note):
@@ -234,14 +207,17 @@ class RankWait(_Note):
     where: str
 
 
+def _read(path: Path, kind: type[N]) -> N | None:
+    """Return a note; None before it is written, and if it cannot be read."""
+    with suppress(OSError, ValidationError):
+        return kind.model_validate_json(path.read_text(encoding="utf-8"))
+    return None
+
+
 def read_waits(folder: Path) -> dict[int, RankWait]:
     """Return the last note of each rank that has reached ``init_process_group``, by rank."""
-    found: dict[int, RankWait] = {}
-    for path in folder.glob("*.wait"):
-        with suppress(OSError, ValidationError):
-            wait = RankWait.model_validate_json(path.read_text(encoding="utf-8"))
-            found[wait.rank] = wait
-    return dict(sorted(found.items()))
+    waits = [wait for path in folder.glob("*.wait") if (wait := _read(path, RankWait)) is not None]
+    return {wait.rank: wait for wait in sorted(waits, key=lambda wait: wait.rank)}
 
 
 def steps_of_ranks(folder: Path) -> dict[int, int]:
@@ -270,7 +246,7 @@ class RankFiles:
     @classmethod
     def join(cls, folder: Path) -> RankFiles:
         """Return the files in a folder, for a process that the job has started."""
-        return cls(folder, cls(folder)._read_token())
+        return cls(folder, _token(folder))
 
     # ---- from the job to the ranks
 
@@ -297,14 +273,11 @@ class RankFiles:
 
     def request_stop(self, because: str) -> None:
         """Request the ranks to let their program save, and to end."""
-        write_text(self._to_write(STOP), because)
+        self._write(STOP, because)
 
     def stop_request(self) -> str | None:
         """Return the reason of a request to stop, if there is one."""
-        # listed, not looked up: a network file system may remember for a minute that a file was missing
-        if not any(path.name == STOP for path in self.folder.iterdir()):
-            return None
-        return (self.folder / STOP).read_text(encoding="utf-8")
+        return (self.folder / STOP).read_text(encoding="utf-8") if self._lists(STOP) else None
 
     def end(self) -> None:
         """Delete the folder, unless another job uses it."""
@@ -317,7 +290,7 @@ class RankFiles:
     def is_current(self) -> bool:
         """Whether no other job has the folder; true also if the folder is gone."""
         try:
-            return not self.token or self._read_token() == self.token
+            return not self.token or _token(self.folder) == self.token
         except OSError:
             return True
 
@@ -330,14 +303,16 @@ class RankFiles:
         if not self.is_current:
             raise OSError(errno.ESTALE, "another job has it by now", str(self.folder))
 
-    def _read_token(self) -> str:
-        token: str = json.loads((self.folder / RANK_SETUP).read_bytes())["token"]
-        return token
-
-    def _to_write(self, name: str) -> Path:
-        """Return the path of a file to write; raises as ``check_current`` does."""
+    def _write(self, name: str, text: str) -> None:
+        # not flushed to disk: progress is written while the clock runs
         self.check_current()
-        return self.folder / name
+        draft = self.folder / f".{name}"
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(self.folder / name)
+
+    def _lists(self, name: str) -> bool:
+        # listed, not looked up: a network file system may remember for a minute that a file was missing
+        return any(path.name == name for path in self.folder.iterdir())
 
     # ---- the rendezvous
 
@@ -348,13 +323,11 @@ class RankFiles:
 
     def publish_endpoint(self, host: str, port: int) -> None:
         """Write the address to which the others connect."""
-        write_json(self._to_write(ENDPOINT), Endpoint(host=host, port=port))
+        self._write(ENDPOINT, Endpoint(host=host, port=port).model_dump_json())
 
     def endpoint(self) -> Endpoint | None:
         """Read the address to which the others connect; None before it is published."""
-        with suppress(OSError, ValidationError):
-            return Endpoint.model_validate_json((self.folder / ENDPOINT).read_text(encoding="utf-8"))
-        return None
+        return _read(self.folder / ENDPOINT, Endpoint)
 
     def wait_for_endpoint(self, timeout_seconds: float) -> Endpoint:
         """Wait for the address to connect to.
@@ -363,26 +336,24 @@ class RankFiles:
             TimeoutError: There was none in time.
         """
         deadline = time.monotonic() + timeout_seconds
-        while True:
-            listed = any(path.name == ENDPOINT for path in self.folder.iterdir())
-            if listed and (endpoint := self.endpoint()) is not None:
-                return endpoint
+        while not self._lists(ENDPOINT) or (endpoint := self.endpoint()) is None:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"timed out: no rank waited at a rendezvous within {timeout_seconds:g} s")
             time.sleep(0.05)
+        return endpoint
 
     # ---- from the ranks to the job
 
     def started(self, rank: int, host: str, pid: int | None = None) -> None:
         """State that a rank runs, in this process or in another one."""
-        self._write_rank(Rank(rank=rank, host=host, pid=os.getpid() if pid is None else pid))
+        self._write_rank(Rank(rank=rank, host=host, pid=pid or os.getpid()))
 
     def finished(self, rank: int) -> None:
         """State that a rank has ended in order."""
         self._change(rank, state="finished")
 
     def terminated(self, rank: int) -> None:
-        """State that a rank was requested to end, unless it has ended: a signal comes at any time."""
+        """State that a rank was requested to end, unless it has ended."""
         if (earlier := self.read_rank(rank)) is not None and earlier.state == "running":
             self._change(rank, state="terminated")
 
@@ -390,33 +361,11 @@ class RankFiles:
         """State that a rank has ended because of a signal or a request to stop."""
         self._change(rank, state="stopped", stop_source=source)
 
-    def failed(self, rank: int, host: str, error: BaseException, out_of_memory: bool) -> None:
-        """State the exception that ends a rank."""
-        message, lines = f"{type(error).__name__}: {error}", traceback.format_exception(error)
-        self.failed_with(rank, host, message, "".join(lines), out_of_memory=out_of_memory)
-
-    def failed_with(
-        self,
-        rank: int,
-        host: str,
-        message: str,
-        traceback: str,
-        *,
-        out_of_memory: bool = False,
-        permanent: bool = False,
-    ) -> None:
-        """State the reason that ends a rank."""
-        error = RankError(
-            rank=rank,
-            host=host,
-            time=time.time(),
-            message=message,
-            traceback=traceback,
-            out_of_memory=out_of_memory,
-            permanent=permanent,
-        )
+    def failed(self, rank: int, host: str, error: str, **facts: Any) -> None:
+        """State the reason that ends a rank; facts are further fields of ``Rank``."""
         earlier = self.read_rank(rank) or Rank(rank=rank, host=host, pid=os.getpid())
-        self._write_rank(earlier.model_copy(update={"state": "failed", "error": error}))
+        failure = {"state": "failed", "error": error, "failed_at": time.time(), **facts}
+        self._write_rank(earlier.model_copy(update=failure))
 
     def _change(self, rank: int, **changes: str) -> None:
         self.check_current()
@@ -424,17 +373,11 @@ class RankFiles:
             self._write_rank(earlier.model_copy(update=changes))
 
     def _write_rank(self, rank: Rank) -> None:
-        # one draft per state: a signal's handler may write while another state is written
-        path = self._to_write(f"rank{rank.rank}.json")
-        draft = path.with_name(f".{path.name}.{rank.state}")
-        draft.write_text(rank.model_dump_json(), encoding="utf-8")
-        draft.replace(path)
+        self._write(f"rank{rank.rank}.json", rank.model_dump_json())
 
     def read_rank(self, rank: int) -> Rank | None:
         """Read the state of a rank; None before it has started, and if its file cannot be read."""
-        with suppress(OSError, ValidationError):
-            return Rank.model_validate_json((self.folder / f"rank{rank}.json").read_text(encoding="utf-8"))
-        return None
+        return _read(self.folder / f"rank{rank}.json", Rank)
 
     def ranks(self, world_size: int) -> list[Rank]:
         """Read the states of the ranks that have started."""
@@ -442,16 +385,13 @@ class RankFiles:
 
     def progress(self, progress: Progress) -> None:
         """Write the progress of the training, for the job and the status."""
-        # not flushed to disk: it is written while the clock runs
-        path = self._to_write(PROGRESS)
-        draft = path.with_name(f".{path.name}")
-        draft.write_text(
-            progress.model_copy(update={"reported_at": time.time()}).model_dump_json(), encoding="utf-8"
-        )
-        draft.replace(path)
+        self._write(PROGRESS, progress.model_copy(update={"reported_at": time.time()}).model_dump_json())
 
     def read_progress(self) -> Progress | None:
         """Read the progress that rank 0 reported last; None before the first."""
-        with suppress(OSError, ValidationError):
-            return Progress.model_validate_json((self.folder / PROGRESS).read_text(encoding="utf-8"))
-        return None
+        return _read(self.folder / PROGRESS, Progress)
+
+
+def _token(folder: Path) -> str:
+    token: str = json.loads((folder / RANK_SETUP).read_bytes())["token"]
+    return token

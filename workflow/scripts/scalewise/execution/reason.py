@@ -14,8 +14,9 @@ from scalewise.execution.rank_files import (
     GROUP,
     PROBE,
     Rank,
-    RankError,
     RankFiles,
+    is_consequence,
+    is_timeout,
     read_waits,
     steps_of_ranks,
 )
@@ -31,42 +32,39 @@ LOOPBACK = re.compile(r"localhost:|127\.|\[?::1\]?:|0\.0\.0\.0:")
 SILENT_SECONDS = 90.0
 """Time without progress after which a run that reached its limit may hang."""
 
+MORE_TIME = "Raise runtime_minutes, or train fewer epochs or steps."
 
-def root_cause(ranks: Iterable[Rank]) -> RankError | None:
-    """Return the first exception that is not the consequence of another rank's end; else the first."""
+
+def root_cause(ranks: Iterable[Rank]) -> Rank | None:
+    """Return the first rank that failed, and not as the consequence of another's end; else the first."""
     states = list(ranks)
-    errors = [rank.error for rank in states if rank.error is not None]
-    primary = [error for error in errors if not error.is_secondary]
+    failed = [rank for rank in states if rank.error]
+    primary = [rank for rank in failed if not is_consequence(rank.error)]
     if not primary and any(rank.state == "running" for rank in states):
         return None  # that rank was killed
-    return min(primary or errors, key=lambda error: error.time, default=None)
+    return min(primary or failed, key=lambda rank: rank.failed_at, default=None)
 
 
 def failure_reason(group: RankGroup, ended: Ended) -> str:
     """Return why there is no result, with rank and host if they are known."""
-    progress = group.rank_files.read_progress()
-    if ended.cause == "limit" and progress is None:
-        why = where_ranks_wait(group.rank_files, group.world_size, ended.last_line)
-        return f"stopped after {in_minutes(ended.seconds)}, before its first step. {why}"
-    if ended.cause == "limit":
+    files, after = group.rank_files, in_minutes(ended.seconds)
+    progress = files.read_progress()
+    if ended.cause == "limit" and progress is not None:
         silent = ended.silent_seconds
         hangs = f". It may hang: its last progress was {silent:.0f} s ago" if silent > SILENT_SECONDS else ""
-        return f"stopped after {in_minutes(ended.seconds)}, at {progress}{hangs}. {group.fix}"
-    if ended.cause == "not started":
-        return (
-            f"no rank started within {ended.seconds:.0f} s. The launcher's output is below. "
-            "If nodes need longer to load PyTorch, raise timeout_seconds."
-        )
-    if ended.cause == "not in group":
-        why = where_ranks_wait(group.rank_files, group.world_size, ended.last_line)
-        return f"not all ranks were in the process group after {in_minutes(ended.seconds)}. {why}"
+        return f"stopped after {after}, at {progress}{hangs}. {MORE_TIME}"
+    if ended.cause in {"limit", "not in group"}:
+        where = where_ranks_wait(files, group.world_size, ended.last_line)
+        if ended.cause == "not in group":
+            return f"not all ranks were in the process group after {after}. {where}"
+        return f"stopped after {after}, before its first step. {where}"
     if ended.cause == "no step":
         return _no_step(group, ended)
     if ended.outcome == "interrupted":
-        again = " It starts from the beginning next time."
+        source = ended.stop_source or "a signal"
         if group.resumes:
-            again = " The same command resumes from what it has saved."
-        return f"ended by {ended.stop_source or 'a signal'}.{again}"
+            return f"ended by {source}. The same command resumes from what it has saved."
+        return f"ended by {source}. The same command starts from the beginning."
     return _error(group, ended)
 
 
@@ -74,38 +72,33 @@ def _error(group: RankGroup, ended: Ended) -> str:
     """Return why ranks ended by themselves, from what they have left."""
     ranks = group.rank_files.ranks(group.world_size)
     cause = root_cause(ranks)
-    if cause is not None and not cause.is_secondary:
-        return str(cause)
+    if cause is not None and not is_consequence(cause.error):
+        return cause.failure
     if not group.rank_files.folder.exists():
         return f"{group.rank_files.folder} was removed while the run was at work. Run the same command again."
     if address := wrong_address(group.rank_files):
         return address
-    started = {rank.rank for rank in ranks}
-    if not started:
+    if not ranks:
         name = "the process of a rank" if group.launch.name == "popen" else "the launcher"
         return f"no rank started, and {name} exited with code {ended.code}. Its output is below."
-    if missing := sorted(set(range(group.world_size)) - started):
-        return f"{len(started)} of {group.world_size} ranks started; missing: {', '.join(map(str, missing))}."
+    if missing := sorted(set(range(group.world_size)) - {rank.rank for rank in ranks}):
+        return f"{len(ranks)} of {group.world_size} ranks started; missing: {', '.join(map(str, missing))}."
     # srun and torchrun end the peers of a rank that failed: those have left a note
     silent = [rank for rank in ranks if rank.state == "running"]
-    noticed = min((rank.error for rank in ranks if rank.error), key=lambda error: error.time, default=None)
-    if not silent and noticed is not None and noticed.is_timeout:
-        silent = _only_one_that_did_not_wait(ranks)
-    names = ", ".join(map(str, silent))
-    if silent and noticed is not None and noticed.is_timeout:
-        return f"{names} did not answer the other ranks in time: it hangs, or its network connection is lost."
+    failed = [rank for rank in ranks if rank.error]
+    if failed and is_timeout(min(failed, key=lambda rank: rank.failed_at).error):
+        # Slurm continues a stopped rank before it ends it: that one has no timeout
+        others = [rank for rank in ranks if not is_timeout(rank.error)]
+        if silent := silent or (others if len(others) == 1 < len(ranks) else []):
+            names = ", ".join(map(str, silent))
+            return f"{names} did not answer the other ranks in time: it hangs, or its network is lost."
     if silent:
+        names = ", ".join(map(str, silent))
         return (
             f"{names} ended without an error message. Slurm or the kernel's out-of-memory killer sent "
             "SIGKILL, or the rank hung."
         )
-    return str(cause) if cause is not None else f"the ranks ended with code {ended.code} and left no result."
-
-
-def _only_one_that_did_not_wait(ranks: list[Rank]) -> list[Rank]:
-    """Return the only rank without a timeout: Slurm continues a stopped rank before it ends it."""
-    others = [rank for rank in ranks if rank.error is None or not rank.error.is_timeout]
-    return others if len(others) == 1 < len(ranks) else []
+    return cause.failure if cause else f"the ranks ended with code {ended.code} and left no result."
 
 
 def _no_step(group: RankGroup, ended: Ended) -> str:
@@ -159,56 +152,62 @@ def where_ranks_wait(rank_files: RankFiles, world_size: int, last_line: str) -> 
         world_size: Number of ranks.
         last_line: The last line that they printed; empty if they printed none.
     """
-    last = f"The last line of its output: {last_line}" if last_line else "It printed nothing."
-    started = {rank.rank for rank in rank_files.ranks(world_size)}
-    missing = [rank for rank in range(world_size) if rank not in started]
-    if missing:
-        return f"{ranks_text(missing)} of {world_size} never started. {last}"
-    folder = rank_files.folder / PROBE
-    if world_size == 1 or not folder.exists():
-        return last
-    waits = read_waits(folder)
-    if not waits:
-        return f"No rank reached torch.distributed.init_process_group. {last}"
     if address := wrong_address(rank_files):
         return address
-    in_group = [each for each in waits.values() if each.where == GROUP]
-    if absent := [rank for rank in range(world_size) if rank not in waits]:
-        come = f"{ranks_text(waits)} reached torch.distributed.init_process_group"
-        return f"{come} and waited for {ranks_text(absent).lower()}, which did not. {last}"
-    if in_group:
-        address, endpoint = in_group[0].address, rank_files.endpoint()
-        by = "" if endpoint is None or address == str(endpoint) else ", which the program sets"
-        come = f"{ranks_text(each.rank for each in in_group)} waited in torch.distributed.init_process_group"
-        return f"{come}{f' at {address}{by}' if address else ''}. {last}"
-    at_barrier = [each.rank for each in waits.values() if each.where == BARRIER]
+    last = f"The last line of its output: {last_line}" if last_line else "It printed nothing."
+    return " ".join(filter(None, [_where(rank_files, world_size), last]))
+
+
+def _where(rank_files: RankFiles, world_size: int) -> str:
+    started = {rank.rank for rank in rank_files.ranks(world_size)}
+    if missing := [rank for rank in range(world_size) if rank not in started]:
+        return f"{ranks_text(missing)} of {world_size} never started."
+    if world_size == 1 or not (rank_files.folder / PROBE).exists():
+        return ""
+    waits = read_waits(rank_files.folder / PROBE)
+    if not waits:
+        return "No rank reached torch.distributed.init_process_group."
+    absent = [rank for rank in range(world_size) if rank not in waits]
+    in_group = [rank for rank, wait in waits.items() if wait.where == GROUP]
+    at_barrier = [rank for rank, wait in waits.items() if wait.where == BARRIER]
     others = [rank for rank in waits if rank not in at_barrier]
-    if at_barrier and others:
-        come = f"{ranks_text(at_barrier)} reached torch.distributed.barrier"
-        return f"{come} and waited for {ranks_text(others).lower()}, which did not. {last}"
-    return f"All {world_size} ranks are in the process group. {last}"
+    if absent:
+        come, place, away = list(waits), GROUP, absent
+    elif at_barrier and others and not in_group:
+        come, place, away = at_barrier, BARRIER, others
+    elif in_group:
+        address = waits[in_group[0]].address
+        by = "" if address == str(rank_files.endpoint()) else ", which the program sets"
+        at = f" at {address}{by}" if address else ""
+        return f"{ranks_text(in_group)} waited in torch.distributed.init_process_group{at}."
+    else:
+        return f"All {world_size} ranks are in the process group."
+    text = f"{ranks_text(come)} reached torch.distributed.{place}"
+    return f"{text} and waited for {ranks_text(away).lower()}, which did not."
 
 
 def wrong_address(rank_files: RankFiles) -> str:
     """Return which ranks look for rank 0 where it is not, as the program sets the address; else empty."""
     waits, endpoint = read_waits(rank_files.folder / PROBE), rank_files.endpoint()
-    waiting, first = [each for each in waits.values() if each.where == GROUP], waits.get(0)
-    if endpoint is None:
+    waiting, first = [wait for wait in waits.values() if wait.where == GROUP], waits.get(0)
+    addresses = {wait.address for wait in waiting}
+    wrong = [
+        wait
+        for wait in waiting
+        if wait.address
+        and wait.address != str(endpoint)
+        # one address for all is right if it leads to rank 0's host from the others
+        and (len(addresses) > 1 or (first and wait.host != first.host and LOOPBACK.match(wait.address)))
+    ]
+    if endpoint is None or not wrong:
         return ""
-    wrong = [each for each in waiting if each.address and each.address != str(endpoint)]
-    others = [each for each in wrong if each.rank] or wrong
-    away = [each for each in others if first is not None and each.host != first.host]
-    # one address for all is right if it leads to rank 0's host from the others
-    if len({each.address for each in waiting}) <= 1:
-        others = away = [each for each in away if LOOPBACK.match(each.address)]
-    if not others:
-        return ""
-    look = [each for each in away or others if each.address == (away or others)[0].address]
-    hosts_text = listed(list(dict.fromkeys(each.host for each in look))[:MOST_NAMED])
+    wrong = [wait for wait in wrong if wait.rank] or wrong
+    look = [wait for wait in wrong if wait.address == wrong[0].address]
+    hosts = listed(list(dict.fromkeys(wait.host for wait in look))[:MOST_NAMED])
     looks = "looks" if len(look) == 1 else "look"
-    place = "" if first is None else f"; it is on {first.host}" if away else f"; it waits at {first.address}"
+    place = f"; it waits at {first.address} on {first.host}" if first else ""
     return (
-        f"{ranks_text(each.rank for each in look)} on {hosts_text} {looks} for rank 0 at {look[0].address}, "
+        f"{ranks_text(wait.rank for wait in look)} on {hosts} {looks} for rank 0 at {look[0].address}, "
         f"which the program sets{place}. Remove that line: Scalewise sets MASTER_ADDR and MASTER_PORT."
     )
 
@@ -231,16 +230,16 @@ FIXES = {
 }
 
 
-def explain_os_error(label: str, folder: Path, error: OSError) -> str:
+def explain_os_error(folder: Path, error: OSError) -> str:
     """Return a message of what failed, with the path or else the folder, the reason and the fix."""
     if error.errno == errno.ENOENT and not folder.exists():
-        return f"{label} failed: {folder} was removed while it ran. Give the same command to run it again."
+        return f"failed: {folder} was removed while it ran. Give the same command to run it again."
     path = Path(str(error.filename or folder))
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     room = f" ({free_bytes(path):,} bytes free)" if is_full else ""
     fix = FIXES.get(error.errno or 0, "Check the file system there.")
     return (
-        f"{label} failed: {path}: {error.strerror or error}{room}. {fix} Then give the same command again. "
+        f"failed: {path}: {error.strerror or error}{room}. {fix} Then give the same command again. "
         "Other runs and complete checkpoints are not affected."
     )
 

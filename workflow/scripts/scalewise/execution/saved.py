@@ -1,4 +1,4 @@
-"""Find what the program of a run has saved, and keep or remove it. Needs no torch."""
+"""Find what train.py has saved of a run, and remove it. Needs no torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.runs.training_program import steps_per_epoch
 
 CHECKPOINTS = "checkpoints"
-"""The folder for train.py's checkpoints, in that of the program; kept ones move to the folder of the run."""
+"""The folder for train.py's checkpoints, in that of the program."""
 
 LEAST_STEPS = 10
 """Steps after the warm-up from which on the throughput of a start is known."""

@@ -1,9 +1,7 @@
-"""Query Slurm about jobs, and put preempted jobs back into its queue."""
+"""Query Slurm about jobs, and put jobs back into its queue."""
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import threading
 import time
@@ -12,100 +10,96 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-ENDED = frozenset(
-    {
-        *("", "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "DEADLINE", "OUT_OF_MEMORY"),
-        *("BOOT_FAIL", "PREEMPTED"),
-    }
-)
-"""States of a job that has ended; the empty one is of a job that the controller has forgotten.
+from scalewise.site.commands import ask
 
-NODE_FAIL is missing: a node does not answer, and its processes may still run.
-"""
-
-COMMAND_SECONDS, REQUEUE_SECONDS = 30.0, 60.0
-"""The longest that a query, or the request to requeue a job, may take."""
 POLL_SECONDS = 20.0
 REQUEUE_ATTEMPTS = 4
+NODES_SECONDS = 60.0
+"""The longest that the request to requeue a job may take, which Slurm passes to its nodes."""
 
 
-def run_slurm(*command: str, seconds: float = COMMAND_SECONDS) -> subprocess.CompletedProcess[str]:
-    """Run a command of Slurm; one that hangs or is missing counts as failed."""
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return subprocess.CompletedProcess(command, 1, "", str(error))
+@dataclass(frozen=True)
+class QueuedJob:
+    """A job in Slurm's queue.
+
+    Args:
+        started: Time of the start as squeue writes it; for a pending job the expected one.
+        comment: The executor plugin's: rule and wildcards.
+        folder: The folder in which it runs.
+    """
+
+    number: str
+    state: str
+    started: str
+    comment: str
+    folder: str
 
 
-def squeue(*options: str) -> str | None:
-    """Return the output of squeue without its heading; None if it fails."""
-    answer = run_slurm("squeue", "--noheader", *options)
-    return answer.stdout.strip() if answer.returncode == 0 else None
+def queued_jobs(*options: str) -> list[QueuedJob]:
+    """Return this user's jobs in the queue, or those that options of squeue choose; none if it fails."""
+    # a folder may hold any character, so it is last
+    answer = ask("squeue", "--noheader", "--me", *options, "--format=%A|%T|%S|%k|%Z", tries=3)
+    lines = answer.text.splitlines() if answer.ok else []
+    return [QueuedJob(*line.split("|", 4)) for line in lines if line.count("|") >= 4]
+
+
+def earlier_job(environ: Mapping[str, str]) -> str:
+    """Return the job that trains the run of this job since an earlier time; empty if none is known."""
+    jobs = {job.number: job for job in queued_jobs()}
+    this = jobs.get(environ.get("SLURM_JOB_ID", ""))
+    if this is None or not this.comment.startswith("rule_"):
+        return ""
+
+    def began(job: QueuedJob) -> tuple[str, int]:
+        return job.started, int(job.number)
+
+    twins = [
+        job
+        for job in jobs.values()
+        if (job.comment, job.folder) == (this.comment, this.folder)
+        and job.state != "PENDING"
+        and began(job) < began(this)
+    ]
+    return min(twins, key=began).number if twins else ""
+
+
+def _of_job(job: str, field: str) -> str | None:
+    """Return a field of a job as squeue writes it; None if it does not answer."""
+    answer = ask("squeue", "--noheader", f"--jobs={job}", field)
+    return answer.text if answer.ok else None
 
 
 def restart_count(environ: Mapping[str, str]) -> str:
     """Return how often Slurm has requeued this job; the executor hides the variable from a job step."""
     job, count = environ.get("SLURM_JOB_ID"), environ.get("SLURM_RESTART_COUNT")
-    if job is None or count is not None:
-        return count or "0"
-    return squeue(f"--jobs={job}", "--Format=RestartCnt") or "0"
+    return count or (job and _of_job(job, "--Format=RestartCnt")) or "0"
 
 
-@dataclass(frozen=True)
-class OtherJobs:
-    """Other jobs on the nodes of a job, which disturb its figures.
+def other_jobs(environ: Mapping[str, str]) -> tuple[int, int] | tuple[None, None]:
+    """Return the number of other jobs on the nodes of this one, and how many of them are of this study.
 
-    Args:
-        all: Those of all users; None if unknown.
-        of_study: Those of the same user in the same folder, which belong to the same study; None if unknown.
+    Those of the study are of the same user in the same folder. None if unknown.
     """
-
-    all: int | None = None
-    of_study: int | None = None
-
-
-def other_jobs(environ: Mapping[str, str]) -> OtherJobs:
-    """Count the other jobs on the nodes of this one."""
-    job = environ.get("SLURM_JOB_ID")
-    # a folder may contain any character, so it is last
-    if job is None:
-        return OtherJobs()
-    nodes, _, owner = (squeue(f"--jobs={job}", "--format=%N|%U|%Z") or "").partition("|")
-    if not nodes:
-        return OtherJobs()
-    running = squeue("--states=running", f"--nodelist={nodes}", "--format=%A|%U|%Z")
-    if running is None:
-        return OtherJobs()
-    owners = dict(line.split("|", 1) for line in running.splitlines() if "|" in line)
+    job = environ.get("SLURM_JOB_ID", "")
+    nodes, _, owner = (_of_job(job, "--format=%N|%U|%Z") or "").partition("|")
+    answer = ask("squeue", "--noheader", "--states=running", f"--nodelist={nodes}", "--format=%A|%U|%Z")
+    if not nodes or not answer.ok:
+        return None, None
+    owners = dict(line.split("|", 1) for line in answer.text.splitlines() if "|" in line)
     owners.pop(job, None)
-    return OtherJobs(len(owners), sum(other == owner for other in owners.values()))
+    return len(owners), sum(other == owner for other in owners.values())
 
 
-def is_active(job: str) -> bool | None:
-    """Whether a job still runs or waits; None if Slurm does not answer, or a node of the job does not."""
-    answer = run_slurm("squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={job}")
-    if answer.returncode != 0:
-        # the controller has forgotten the job, or does not answer for a moment
-        return False if "Invalid job id" in answer.stderr else None
-    state = answer.stdout.strip()
-    return None if state == "NODE_FAIL" else state not in ENDED
-
-
-def requeue(environ: Mapping[str, str]) -> str:
+def requeue(job: str) -> str:
     """Put this job back into the queue, which ends it here; returns why not, or nothing.
 
     A job that is being cancelled is not put back: a user wants it to end.
     """
-    job = environ.get("SLURM_JOB_ID")
-    if job is None:
-        return "this is no Slurm job"
-    state = squeue(f"--jobs={job}", "--format=%T")
+    state = _of_job(job, "--format=%T")
     if state not in (None, "RUNNING"):
         return f"Slurm job {job} is {state or 'unknown to squeue'}"
-    answer = run_slurm("scontrol", "requeue", job, seconds=REQUEUE_SECONDS)
-    if answer.returncode == 0:
-        return ""
-    return answer.stderr.strip() or f"scontrol ended with {answer.returncode}"
+    answer = ask("scontrol", "requeue", job, seconds=NODES_SECONDS)
+    return "" if answer.ok else answer.failure
 
 
 class PreemptionWatch:
@@ -115,17 +109,13 @@ class PreemptionWatch:
     PREEMPTED. The executor plugin treats such a job as running, and would wait for ever.
 
     Args:
-        folder: The folder in which snakemake runs; jobs of others, and those of other programs, are ignored.
+        folder: The folder in which snakemake runs; jobs of other programs are ignored.
         say: Shows the user a message.
-        poll_seconds: Time between two looks.
     """
 
-    def __init__(
-        self, folder: Path, say: Callable[[str], None] | None = None, poll_seconds: float = POLL_SECONDS
-    ) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, say: Callable[[str], None] | None = None) -> None:
+        self._folder = str(folder)
         self._say = say or (lambda text: print(text, file=sys.stderr, flush=True))
-        self._poll_seconds = poll_seconds
         self._looks: Counter[str] = Counter()
 
     def start(self) -> None:
@@ -134,21 +124,23 @@ class PreemptionWatch:
 
     def _watch(self) -> None:
         while True:
-            time.sleep(self._poll_seconds)
+            time.sleep(POLL_SECONDS)
             self.look()
 
     def look(self) -> None:
         """Query the preempted jobs once, and requeue those that were preempted in the last query too."""
-        preempted = self._preempted()
+        found = queued_jobs("--states=PREEMPTED,NODE_FAIL")
+        preempted = [
+            job.number for job in found if job.folder == self._folder and job.comment.startswith("rule_")
+        ]
         self._looks = Counter({job: self._looks[job] + 1 for job in preempted})
-        for job in sorted(preempted):
-            # Slurm may be about to requeue it
-            if self._looks[job] > 1:
+        for job in preempted:
+            if self._looks[job] > 1:  # Slurm may be about to requeue it
                 self._requeue(job)
 
     def _requeue(self, job: str) -> None:
-        answer = run_slurm("scontrol", "requeue", job, seconds=REQUEUE_SECONDS)
-        if answer.returncode == 0:
+        answer = ask("scontrol", "requeue", job, seconds=NODES_SECONDS)
+        if answer.ok:
             self._say(
                 f"Slurm job {job} was preempted or lost its node and had ended; it is back in the queue."
             )
@@ -156,13 +148,6 @@ class PreemptionWatch:
         elif self._looks[job] == REQUEUE_ATTEMPTS + 1:
             self._say(
                 f"Slurm job {job} was preempted or lost its node, and Slurm does not take it back "
-                f"({answer.stderr.strip()}). The other runs continue, but Snakemake waits for this one. "
+                f"({answer.error}). The other runs continue, but Snakemake waits for this one. "
                 "When they have ended, press Ctrl-C and give the same command: it makes what is missing."
             )
-
-    def _preempted(self) -> set[str]:
-        states = "--states=PREEMPTED,NODE_FAIL"
-        # the executor plugin writes the rule into the comment; a folder may hold any character
-        jobs = squeue(f"--user={os.getuid()}", states, "--format=%A|%k|%Z") or ""
-        found = (line.split("|", 2) for line in jobs.splitlines() if line.count("|") > 1)
-        return {job for job, rule, folder in found if rule[:5] == "rule_" and folder == str(self._folder)}

@@ -1,26 +1,20 @@
-"""Start the ranks of a job: their command, how they meet, and the processes. Needs no torch."""
+"""Start the processes of a job's ranks, and end all of them. Needs no torch."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import signal
-import socket
 import subprocess
-import sys
-import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 import psutil
 
-from scalewise.config.program import ProgramSettings
-from scalewise.execution.rank_files import RankFiles, RankSetup
-from scalewise.plan.launch import Launch, RankLaunch, SiteLaunch, build_launch
+from scalewise.plan.launch import Launch
 
 SCRIPTS = Path(__file__).parents[2]
 
@@ -32,45 +26,6 @@ TASK_VARIABLES = re.compile(
 
 KILLED_SECONDS = 60.0
 """Longest wait for a process that was killed."""
-
-PR_SET_PDEATHSIG = 1
-"""The option, from linux/prctl.h, for the signal that this process gets when its parent ends."""
-
-
-def command_for(
-    ranks: RankLaunch,
-    site: SiteLaunch,
-    rank_files: RankFiles,
-    visible: Iterable[Path],
-    program: ProgramSettings,
-) -> Launch:
-    """Return the command that starts a rank on each device.
-
-    A container shows the ranks the visible folders, the working folder, the scripts, and the folder that
-    holds the run's files, where ranks also write. Each may be behind a link.
-
-    Raises:
-        ValueError: The launcher cannot start these ranks on this site.
-    """
-    return build_launch(
-        ranks,
-        site,
-        (str(SCRIPTS / "program_rank.py"), str(rank_files.folder)),
-        sys.executable,
-        visible=[SCRIPTS, rank_files.folder.parent.resolve(), *visible],
-        once_a_node=program.starts == "itself",
-    )
-
-
-def rank_setup_for(ranks: RankLaunch, site: SiteLaunch, timeout_seconds: int) -> RankSetup:
-    """Describe the rendezvous of ranks that this process starts."""
-    return RankSetup(
-        **ranks.model_dump(include=set(RankLaunch.model_fields)),
-        network_interface=site.network_interface,
-        timeout_seconds=timeout_seconds,
-        supervisor_host=socket.gethostname(),
-        supervisor_pid=None if site.slurm else os.getpid(),
-    )
 
 
 def without_task(environ: Mapping[str, str]) -> dict[str, str]:
@@ -95,20 +50,20 @@ class RankProcesses:
 
     def __init__(self, launch: Launch, log: IO[str]) -> None:
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._failure: tuple[int, float] | None = None
+        self.failure = 0
+        """Exit code of the first process that failed; 0 without one."""
         environment = without_task(os.environ) | launch.environment
         try:
-            for own_environment in launch.process_environments:
-                self._processes.append(
-                    subprocess.Popen(
-                        launch.argv,
-                        env=environment | own_environment,
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,
-                    )
+            for further in launch.process_environments:
+                process = subprocess.Popen(
+                    launch.argv,
+                    env=environment | further,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
                 )
+                self._processes.append(process)
         except BaseException:
             self.kill()
             raise
@@ -120,15 +75,8 @@ class RankProcesses:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=max(deadline - time.monotonic(), 0))
         codes = [process.poll() for process in self._processes]
-        if self._failure is None and (failed := next(filter(None, codes), None)) is not None:
-            self._failure = failed, time.monotonic()
-        if None in codes:
-            return None
-        return self._failure[0] if self._failure is not None else 0
-
-    def failed_for(self, seconds: float) -> bool:
-        """Whether ``wait`` noticed at least so many seconds ago that a process has failed."""
-        return self._failure is not None and time.monotonic() - self._failure[1] >= seconds
+        self.failure = self.failure or next(filter(None, codes), 0)
+        return None if None in codes else self.failure
 
     def end(self, grace_seconds: float) -> int:
         """Request the processes to end, then kill the rest; returns the exit code as ``wait`` does."""
@@ -157,26 +105,3 @@ class RankProcesses:
             for child in children:
                 with suppress(psutil.Error):
                     child.kill()
-
-
-def exit_when_parent_dies(supervisor: int | None, supervisor_is_here: bool) -> None:
-    """End this process, a rank, once its parent or its job has ended, even if that was killed.
-
-    A job that was killed cannot end its ranks. They would continue to train during the next run, and disturb
-    its figures.
-
-    Args:
-        supervisor: The process id of the job; None if another process ends its ranks.
-        supervisor_is_here: Whether the job runs on this host, where its id is valid.
-    """
-    parent = os.getppid()
-    # by the kernel: also when this process is stopped, or waits inside a collective
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    watched = Path(f"/proc/{supervisor}") if supervisor is not None and supervisor_is_here else None
-
-    def watch() -> None:
-        while os.getppid() == parent and (watched is None or watched.exists()):
-            time.sleep(1.0)
-        os._exit(1)
-
-    threading.Thread(target=watch, name="orphan", daemon=True).start()

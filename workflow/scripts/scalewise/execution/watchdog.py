@@ -12,13 +12,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import IO, Literal
+from typing import Literal
 
-from scalewise.execution.log import append_log, last_line, say
-from scalewise.execution.rank_files import GROUP, PROBE, PROGRESS, STOP, RankFiles, read_waits
+from scalewise.execution.log import last_line
+from scalewise.execution.rank_files import GROUP, PROBE, PROGRESS, RankFiles, read_waits
 from scalewise.execution.start import RankProcesses
 from scalewise.plan.launch import Launch
-from scalewise.records import RECORD, utc_now, write_text
+from scalewise.records import RECORD, utc_now
 
 POLL_SECONDS, LOOK_SECONDS = 0.2, 1.0
 """Time between two looks at the processes, and at their files."""
@@ -47,11 +47,14 @@ COLLECT_ERRORS_SECONDS = 3.0
 GRACE_SECONDS, SHORT_GRACE_SECONDS = 10.0, 1.5
 """Time to end after SIGTERM; the short one after a failure: torchrun waits 30 s for a rank that hangs."""
 
+LONGEST_LOOK_SECONDS = 5.0
+"""A longer time between two looks counts as this: the job was suspended, or its file system stalled."""
+
 RANK_FILE = re.compile(r"rank(\d+)\.json")
 
 Outcome = Literal["failed", "interrupted", "timed-out"]
-Cause = Literal["signal", "limit", "error", "not started", "not in group", "no step", "taken"]
-"""Reasons to end ranks: a signal to the job, the time limit, an error of a rank, one of three silences, or
+Cause = Literal["signal", "limit", "error", "not in group", "no step", "taken"]
+"""Reasons to end ranks: a signal to the job, the time limit, an error of a rank, one of two silences, or
 another job that trains the run by now."""
 
 
@@ -64,20 +67,16 @@ class RankGroup:
     """Ranks to watch.
 
     Args:
-        label: Names their work in messages.
         log: Receives what the ranks print.
         limit_seconds: The ranks are ended after this time.
-        fix: A sentence on what to do if that happens.
         resumes: Whether what the program has saved remains if it is ended early.
     """
 
-    label: str
     rank_files: RankFiles
     launch: Launch
     world_size: int
     log: Path
     limit_seconds: float
-    fix: str = "Raise runtime_minutes, or train fewer epochs or steps."
     resumes: bool = False
 
 
@@ -106,17 +105,13 @@ class Ended:
         """The kind of end: ``failed`` also if the code is 0 and a result is missing."""
         if self.cause == "limit":
             return "timed-out"
-        return (
-            "interrupted" if self.cause == "signal" or (self.cause is None and self.stop_source) else "failed"
-        )
+        return "interrupted" if self.cause == "signal" or (not self.cause and self.stop_source) else "failed"
 
 
 class Watchdog:
     """Decides when to end ranks; nothing here ends a process.
 
     Ranks whose program resumes first get a request to stop: torchrun and srun kill their ranks at SIGTERM.
-    Its time is the sum of the times between its looks, each counted as five seconds at most: a job that was
-    suspended, or whose file system stalled, keeps its limits.
 
     Args:
         received: Numbers of signals to this process; more may be added later.
@@ -144,67 +139,69 @@ class Watchdog:
         self._failed_at: float | None = None
         self._waiting_since: float | None = None
         self._step: tuple[int, float] | None = None
-        self._stop: tuple[Cause, float, int] | None = None
+        self._stop_began = self._stop_ends = 0.0
+        self._signals = 0
+        self.requested: Cause | None = None
+        """The reason to request the ranks to stop; None without a request."""
         self.seconds = 0.0
         """The limit that has passed, if one is the cause to end the ranks."""
-
-    @property
-    def requested(self) -> Cause | None:
-        """Return why the ranks were requested to stop; None if they were not."""
-        return None if self._stop is None else self._stop[0]
 
     @property
     def silent_seconds(self) -> float:
         """Return the time since the last step; 0 before the first."""
         return 0.0 if self._step is None else self._now - self._step[1]
 
-    def cause(self) -> Cause | None:
-        """Return why to end the ranks now; None if they may continue. Request a stop if one is due."""
+    def cause(self, *, has_failed: bool = False) -> Cause | None:
+        """Return why to end the ranks now; None if they may continue. Request a stop if one is due.
+
+        Args:
+            has_failed: Whether one of several processes has ended with an error.
+        """
         now = self._clock()
-        self._now += min(now - self._last, 5.0)
+        self._now += min(now - self._last, LONGEST_LOOK_SECONDS)
         self._last = now
-        signals = [number for number in self._received if number != signal.SIGUSR1]
-        if self._now >= self._look_at or (signals and self._stop is None):
+        if self._now >= self._look_at or (self._received and self.requested is None):
             self._look_at = self._now + LOOK_SECONDS
             with suppress(OSError):  # a user may delete the folder of a run at work
                 self._look()
             if not self._files.is_current:
                 return "taken"
+        if has_failed and self._failed_at is None:
+            self._failed_at = self._now
         if self._failed_at is not None and self._now - self._failed_at >= COLLECT_ERRORS_SECONDS:
             return self.requested or "error"
-        if self._stop is not None:
-            return self._after_stop(*self._stop, len(signals))
-        if signals:
-            return self._request_stop("signal", signal.Signals(signals[0]).name, len(signals))
-        if self._now > self._group.limit_seconds:
-            self.seconds = self._group.limit_seconds
-            return self._request_stop("limit", "the time limit", 0)
-        return self._silence()
+        if self.requested is None:
+            if self._received:
+                self._request_stop("signal", signal.Signals(self._received[0]).name)
+            elif self._now > self._group.limit_seconds:
+                self.seconds = self._group.limit_seconds
+                self._request_stop("limit", "the time limit")
+            else:
+                return self._silence()
+        if self._now - self._stop_began < SECOND_SIGNAL_SECONDS:
+            self._signals = len(self._received)
+        is_over = self._now >= self._stop_ends or len(self._received) > self._signals
+        return self.requested if is_over else None
 
-    def _request_stop(self, cause: Cause, source: str, signals: int) -> Cause | None:
-        """Ask a program that resumes to save and end; return the cause if there is nothing to wait for."""
+    def _request_stop(self, cause: Cause, source: str) -> None:
+        """Ask a program that resumes to save and to end; others have nothing to wait for."""
+        self.requested, self._stop_began = cause, self._now
         has_result = (self._files.folder.parent / RECORD).exists()
-        if not self._group.resumes or PROGRESS not in self._inodes or has_result:
+        saves = self._group.resumes and PROGRESS in self._inodes and not has_result
+        self._stop_ends = self._now + (STOP_SECONDS if saves else 0.0)
+        if not saves:
             self._notify(f"{source}: the ranks are ended")
-            return cause
-        again = "; a second signal ends it at once" if signals else ""
+            return
+        again = "; a second signal ends it at once" if cause == "signal" else ""
         self._notify(f"{source}: the program has {STOP_SECONDS:.0f} s to save{again}")
-        self._stop = cause, self._now, signals
         with suppress(OSError):  # they are ended anyway
             self._files.request_stop(source)
-        return None
-
-    def _after_stop(self, cause: Cause, since: float, before: int, signals: int) -> Cause | None:
-        if self._now - since < SECOND_SIGNAL_SECONDS:
-            self._stop = cause, since, signals
-            return None
-        return cause if signals > before or self._now - since >= STOP_SECONDS else None
 
     def _silence(self) -> Cause | None:
         """Return which wait for the ranks has been too long."""
         has_started = any(map(RANK_FILE.fullmatch, self._inodes))
         waits: tuple[tuple[Cause, float | None, float], ...] = (
-            ("not started", None if has_started else 0.0, self._start_seconds),
+            ("not in group", None if has_started else 0.0, self._start_seconds),
             ("not in group", self._waiting_since, self._group_seconds),
             ("no step", None if self._step is None else self._step[1], self._step_seconds),
         )
@@ -234,74 +231,40 @@ class Watchdog:
                 self._waiting_since = None
             elif self._waiting_since is None:
                 self._waiting_since = self._now
-        # like Slurm's signal to the ranks; before the first progress there is nothing to save
-        if signal.SIGUSR1 in self._received and PROGRESS in self._inodes and STOP not in self._inodes:
-            self._files.request_stop(signal.SIGUSR1.name)
 
 
-def supervise(group: RankGroup) -> Ended:
+def supervise(group: RankGroup, notify: Callable[[str], None]) -> Ended:
     """Start the ranks and wait for their end, the limit or a signal; no process of them remains.
 
     Raises:
         RunTakenError: Another job uses the run's folder by now; this one leaves it as it is.
     """
-    with group.log.open("a+", encoding="utf-8", errors="replace") as log:
+    with group.log.open("a", encoding="utf-8") as log, _signals() as received:
         log.write(f"{utc_now()} {shlex.join(group.launch.shown)}\n")
         log.flush()
-        try:
-            return _supervise(group, log)
-        finally:
-            if group.rank_files.is_current:
-                _restore(log, group.log)
-
-
-def _supervise(group: RankGroup, log: IO[str]) -> Ended:
-    def notify(text: str) -> None:
-        append_log(group.log, text)
-        say(f"{group.label}: {text}")
-
-    with _signals() as received:
         watchdog = Watchdog(group, received, notify)
         ranks = RankProcesses(group.launch, log)
-        cause: Cause | None = None
         last = ""
+        cause: Cause | None = None
         try:
             while (code := ranks.wait(POLL_SECONDS)) is None:
-                cause = watchdog.cause()
-                # without a launcher, only this process ends the other ranks, after time for their errors
-                failed = ranks.failed_for(COLLECT_ERRORS_SECONDS)
-                if cause is not None or failed:
+                if cause := watchdog.cause(has_failed=bool(ranks.failure)):
                     last = last_line(group.log)
                     has_time = cause in {"signal", "limit"} or group.launch.argv[0] == "srun"
                     code = ranks.end(GRACE_SECONDS if has_time else SHORT_GRACE_SECONDS)
                     break
-            if not group.rank_files.is_current:
-                raise RunTakenError(
-                    f"{group.label}: another job has taken over this run. This process had not updated its "
-                    "lock for too long: its file system stalled, or it was suspended. Its ranks are ended."
-                )
-            first = group.rank_files.read_rank(0)
-            stop_source = first.stop_source if first is not None else ""
-            if signals := [number for number in received if number != signal.SIGUSR1]:
-                stop_source = signal.Signals(signals[0]).name
-            return Ended(
-                code,
-                cause or watchdog.requested,
-                watchdog.seconds,
-                stop_source,
-                last,
-                watchdog.silent_seconds,
-            )
         finally:
             ranks.kill()
-
-
-def _restore(log: IO[str], path: Path) -> None:
-    """Write the log again if another Snakemake's job for this run, which waits, has removed it."""
-    with suppress(OSError):
-        if not path.exists() or not os.path.samestat(os.fstat(log.fileno()), path.stat()):
-            log.seek(0)
-            write_text(path, log.read())
+    if not group.rank_files.is_current:
+        raise RunTakenError("another job has taken over this run, and the ranks of this one are ended")
+    first = group.rank_files.read_rank(0)
+    names = [signal.Signals(number).name for number in received]
+    # a signal to end says more than Slurm's warning before it
+    sources = [name for name in names if name != "SIGUSR1"]
+    sources += [first.stop_source] if first is not None and first.stop_source else names
+    source = next(iter(sources), "")
+    cause = cause or watchdog.requested
+    return Ended(code, cause, watchdog.seconds, source, last, watchdog.silent_seconds)
 
 
 @contextmanager

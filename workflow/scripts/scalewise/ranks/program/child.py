@@ -45,6 +45,29 @@ NOTE_SECONDS = 2.0
 _ERROR = re.compile(r"^(?:\[rank\d+\]:\s*)?([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning)\b.*)$")
 
 
+def exit_when_parent_dies(supervisor: int | None, supervisor_is_here: bool) -> None:
+    """End this process, a rank, once its parent or its job has ended, even if that was killed.
+
+    A job that was killed cannot end its ranks. They would continue to train during the next run, and disturb
+    its figures.
+
+    Args:
+        supervisor: The process id of the job; None if another process ends its ranks.
+        supervisor_is_here: Whether the job runs on this host, where its id is valid.
+    """
+    parent = os.getppid()
+    # by the kernel: also when this process is stopped, or waits inside a collective
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    watched = Path(f"/proc/{supervisor}") if supervisor is not None and supervisor_is_here else None
+
+    def watch() -> None:
+        while os.getppid() == parent and (watched is None or watched.exists()):
+            time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="orphan", daemon=True).start()
+
+
 class Child:
     """A running program.
 

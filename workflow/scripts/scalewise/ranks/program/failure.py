@@ -18,6 +18,22 @@ NCCL_TIMEOUT = "Watchdog caught collective operation timeout"
 """Text of NCCL's watchdog before it aborts a rank that has waited too long for another one."""
 
 
+_WITHOUT_MEMORY = (
+    "OutOfMemoryError",
+    "CUDA out of memory",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "'out of memory'",
+)
+"""Phrases of torch's allocator, CUDA, its libraries and NCCL if a GPU has no memory left."""
+
+
+def is_out_of_memory(error: str) -> bool:
+    """Whether an error, given by the exception's type and message, means that a device had no memory left."""
+    return any(words in error for words in _WITHOUT_MEMORY)
+
+
 class ProgramError(Exception):
     """A program left no measurement; the message is for the user.
 

@@ -19,20 +19,13 @@ from pathlib import Path
 
 from scalewise.config.program import SEEN_SAMPLES, ProgramSettings
 from scalewise.config.templates import names_in
-from scalewise.execution.rank_files import (
-    RankError,
-    RankFiles,
-    RankSetup,
-    TrainSpec,
-    is_out_of_memory,
-)
-from scalewise.execution.start import exit_when_parent_dies
+from scalewise.execution.rank_files import RankFiles, RankSetup, TrainSpec, is_consequence
 from scalewise.plan.runs.training_program import program_of
 from scalewise.ranks.distributed.cpus import take_cpus
 from scalewise.ranks.distributed.identity import Identity, check_place, identify, node_rank
 from scalewise.ranks.monitoring.machine_load import CpuMeter
 from scalewise.ranks.monitoring.monitor import Monitor
-from scalewise.ranks.program.child import GRACE_SECONDS, Child, EndRequest
+from scalewise.ranks.program.child import GRACE_SECONDS, Child, EndRequest, exit_when_parent_dies
 from scalewise.ranks.program.environment import (
     build_command,
     build_environment,
@@ -41,7 +34,7 @@ from scalewise.ranks.program.environment import (
     template_values,
     write_startup,
 )
-from scalewise.ranks.program.failure import ProgramError, check_end
+from scalewise.ranks.program.failure import ProgramError, check_end, is_out_of_memory
 from scalewise.ranks.program.metric import MetricReader
 from scalewise.ranks.program.plan_check import CHECK_AFTER_STEPS, check_ends, check_inputs, check_plan
 from scalewise.ranks.program.progress import ProgramProgress, say
@@ -290,9 +283,7 @@ class ProgramRank:
 
     def _lost_rank(self, error: str) -> str:
         """Return that another rank has ended in order, if an error is the consequence of that."""
-        rank, host = self.identity.rank, self.identity.host
-        lost = RankError(rank=rank, host=host, time=0.0, message=error, traceback="", out_of_memory=False)
-        if not lost.is_secondary:
+        if not is_consequence(error):
             return ""
         steps = steps_by_rank(self.probe_folder)
         own: dict[int, int | None] = {rank: done for rank, done in steps.items() if rank in self.ranks}
@@ -397,14 +388,14 @@ def run_program_rank(rank_files: RankFiles, began: float) -> int:
         check_place(identity, shape)
         ProgramRank(rank_files, rank_setup, spec, settings, identity, ranks, began).run()
     except (ProgramError, OSError, RuntimeError) as error:
-        text, traceback = str(error), getattr(error, "traceback", "")
+        text = str(error)
         say(f"scalewise: {text}")
         with suppress(OSError):
-            rank_files.failed_with(
+            rank_files.failed(
                 identity.rank,
                 identity.host,
                 text,
-                traceback,
+                traceback=getattr(error, "traceback", ""),
                 out_of_memory=is_out_of_memory(text),
                 permanent=getattr(error, "permanent", False),
             )
