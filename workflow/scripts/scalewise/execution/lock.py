@@ -28,6 +28,9 @@ LOCK = "lock"
 POLL_SECONDS, QUEUE_SECONDS = 0.5, 20.0
 """Time between two looks at a lock, and between two queries to Slurm: many processes may wait at once."""
 
+NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
+"""Errors of file systems without locks. Snakemake's lock of the folder remains."""
+
 MACHINE_WAIT_SECONDS = 24 * 3600.0
 MACHINE_LOCK = "SCALEWISE_MACHINE_LOCK"
 """Variable with the name of another lock: trainings wait only for those with the same name."""
@@ -97,6 +100,10 @@ def _lock_file(path: Path) -> IO[str] | None:
             return file
     except (BlockingIOError, FileNotFoundError):
         pass
+    except OSError as error:
+        if error.errno in NO_LOCKS:
+            return file
+        raise
     file.close()
     return None
 
@@ -117,6 +124,9 @@ def is_training(folder: Path) -> bool:
         return True
     except FileNotFoundError:
         pass
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
     return False
 
 
