@@ -99,7 +99,7 @@ def join(identity: Identity, device: torch.device, options: argparse.Namespace, 
     """Join the other ranks: rank 0 chooses address and port, as in a training, and the others read them."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", interface.name)
     if options.interface is not None:
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", interface.name)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", options.interface)
     if "MASTER_PORT" not in os.environ:
         rank_files = RankFiles(options.report.with_suffix(""))
         if identity.rank == 0:

@@ -122,6 +122,7 @@ def test_ranks_of_one_node_meet_on_loopback_though_the_site_names_an_interface()
     ("named", "address", "route", "chosen"),
     [
         pytest.param("ib0", "127.0.1.1", "eth0", "ib0", id="that of the site"),
+        pytest.param("ib0,ib1", "127.0.1.1", "eth0", "ib0", id="the first of several of the site"),
         pytest.param(None, "10.1.0.7", "eth0", "ib0", id="that of the node's name"),
         pytest.param(None, "127.0.1.1", "eth0", "eth0", id="by the default route, as the name is loopback"),
         pytest.param(None, None, None, "ib0", id="the first, without a name and a route"),

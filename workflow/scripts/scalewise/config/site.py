@@ -27,7 +27,8 @@ _GPU_ENTRY = re.compile(r"\d+|(GPU|MIG)-.+")
 
 Argument = Annotated[str, Field(pattern=r"^[^-\n\x00][^\n\x00]*$"), Filled]
 Option = Annotated[str, Field(pattern=r"^[^\x00]+$")]
-Interface = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9_.:-]{0,14}$")]
+_NAME = "[A-Za-z0-9][A-Za-z0-9_.:-]{0,14}"
+Interface = Annotated[str, Field(pattern=f"^{_NAME}(,{_NAME})*$")]
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PartitionName = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$")]
 """Part of a folder's name."""
@@ -77,7 +78,8 @@ class NodeFacts(StrictModel):
     container: Container | None = None
     """Run the ranks in a container."""
     network_interface: Interface | None = None
-    """Interface between nodes. Default: the one that has the address of the node's name."""
+    """Interface between nodes, or several for NCCL, such as hsn0,hsn1: ranks meet at the first. Default: the
+    one that has the address of the node's name."""
     price_per_device_hour: Price | None = None
     """Price of one device for one hour, in any currency or in the site's billing units. Compares partitions
     by cost."""

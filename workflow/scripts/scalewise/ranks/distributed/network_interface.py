@@ -30,7 +30,7 @@ def choose_interface(nodes: int, named: str | None) -> Interface:
 
     Args:
         nodes: Number of nodes of the run.
-        named: The site's ``network_interface``, if any.
+        named: The site's ``network_interface``, if any; of several the first is taken.
 
     Raises:
         RuntimeError: There is none; the message lists the existing ones.
@@ -43,6 +43,7 @@ def choose_interface(nodes: int, named: str | None) -> Interface:
     outward = {name: address for name, address in addresses.items() if not address.startswith("127.")}
     host = socket.gethostname()
     if named is not None:
+        named = named.partition(",")[0]
         if named not in outward:
             listed = ", ".join(f"{name} ({address})" for name, address in outward.items()) or "none"
             raise RuntimeError(

@@ -98,7 +98,7 @@ def set_interface(environ: MutableMapping[str, str], rank_setup: RankSetup) -> N
     # gloo would use the address of the host's name, which is a loopback address on many machines
     environ.setdefault("GLOO_SOCKET_IFNAME", interface.name)
     if rank_setup.network_interface is not None:
-        environ.setdefault("NCCL_SOCKET_IFNAME", interface.name)
+        environ.setdefault("NCCL_SOCKET_IFNAME", rank_setup.network_interface)
 
 
 def own_gpu(environ: Mapping[str, str], rank_setup: RankSetup, identity: Identity, ranks: int = 1) -> str:
