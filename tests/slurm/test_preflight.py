@@ -60,15 +60,15 @@ def test_every_fact_and_every_rank_is_shown_to_be_ok(study: ClusterStudy) -> Non
 
 
 WRONG = {"e": {"devices": [1, "2x2"], "runtime_minutes": 100}}
-NOBODY = "account nobody is not yours in partition main. Set slurm.account to one of yours: "
+UNKNOWN_ACCOUNT = "account strangers is not yours in partition main. Set slurm.account to one of yours: "
 
 
 @pytest.mark.refuses("slurm: unknown account")
 def test_fact_that_is_wrong_ends_the_preflight_before_anything_is_sent(study: ClusterStudy) -> None:
-    study.configure(WRONG, slurm={"account": "nobody"})
+    study.configure(WRONG, slurm={"account": "strangers"})
     code, output = study.snakemake("preflight")
     assert code == 1
-    assert f"NOT OK  {NOBODY}" in output
+    assert f"NOT OK  {UNKNOWN_ACCOUNT}" in output
     assert "Nothing was sent to the cluster." in output
     assert study.lab.queue() == []
 
@@ -79,7 +79,7 @@ REFUSED = "Slurm refuses the largest job (2x2): "
 @pytest.mark.parametrize(
     ("wrong", "lines"),
     [
-        ({"slurm": {"account": "nobody"}}, [NOBODY]),
+        ({"slurm": {"account": "strangers"}}, [UNKNOWN_ACCOUNT]),
         pytest.param(
             {"slurm": {"partition": "gpus"}},
             [REFUSED, "invalid partition specified: gpus"],

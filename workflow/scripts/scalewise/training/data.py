@@ -202,7 +202,7 @@ class Loaders:
 
     Args:
         train: Batches of equal size; what does not fill one is left out of an epoch.
-        sampler: Shuffles the training split anew in each epoch; ``set_epoch`` chooses.
+        sampler: Shuffles the training split again in each epoch; ``set_epoch`` chooses.
         test: Batches of this rank's part, as many on every rank: what is beyond ``test_samples`` is repeated.
         image: [channels, height, width] of a batch.
         classes: Number of classes; labels are 0 to one less.
