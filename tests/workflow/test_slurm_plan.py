@@ -65,7 +65,7 @@ def test_filled_in_site_shows_what_every_run_asks_for(ready: LoginNode) -> None:
         } <= set(asked.split())
     text = " ".join(outcome.text.split())
     assert "32 runs, at most 6.400 device-hours. Devices are GPUs, 4 per node." in text
-    assert "hold whole nodes: at most 4.000 device-hours more." in text
+    assert "hold whole nodes: 4.000 of these device-hours" in text
     assert "Warning: there is no sbatch on this machine" in outcome.text
     assert not (ready.folder / "results").exists()
 
