@@ -88,7 +88,7 @@ class Ended:
         code: The launcher's exit code.
         cause: The reason for which this job ended them, or asked them to; None if they ended by themselves.
         seconds: The limit that was passed, if one was.
-        stop_source: The signal to this job or to rank 0 that ended them; empty without one.
+        stop_source: The signal to this job or to a rank that ended them; empty without one.
         last_line: The last line that the ranks had printed before this job ended them.
         silent_seconds: Time since the last step.
     """
@@ -257,11 +257,12 @@ def supervise(group: RankGroup, notify: Callable[[str], None]) -> Ended:
             ranks.kill()
     if not group.rank_files.is_current:
         raise RunTakenError("another job has taken over this run, and the ranks of this one are ended")
-    first = group.rank_files.read_rank(0)
+    # torchrun may kill a rank that still saves once the peers have stopped
+    stops = [rank.stop_source for rank in group.rank_files.ranks(group.world_size) if rank.stop_source]
     names = [signal.Signals(number).name for number in received]
     # a signal to end says more than Slurm's warning before it
     sources = [name for name in names if name != "SIGUSR1"]
-    sources += [first.stop_source] if first is not None and first.stop_source else names
+    sources += stops or names
     source = next(iter(sources), "")
     cause = cause or watchdog.requested
     return Ended(code, cause, watchdog.seconds, source, last, watchdog.silent_seconds)
