@@ -245,7 +245,7 @@ def _whole_nodes(study: Study, points: Sequence[PlannedPoint]) -> Iterator[str]:
             more += point.left * point.hours * (1 - site.billed_devices(shape) / site.held_devices(shape))
     if more > 0:
         yield (
-            f"Runs on a part of a node hold whole nodes: {more:.3f} of these device-hours are idle devices. "
+            f"Runs on a part of a node hold whole nodes: {more:.3f} of these device-hours are idle. "
             "`exclusive: false` in the site file turns that off."
         )
 
