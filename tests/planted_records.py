@@ -31,6 +31,7 @@ from scalewise.records import (
 CPU_PROCESS = "CPU process"
 BEGAN = "2026-01-01T00:00:00+00:00"
 STARTUP = {
+    "launch_seconds": 0.0,
     "imports_seconds": 2.0,
     "preparation_seconds": 2.0,
     "first_step_seconds": 0.125,

@@ -173,7 +173,8 @@ def test_ctrl_c_ends_a_program_that_does_not_resume_and_the_next_start_finds_an_
     training.wait_for("progress.json")
     os.kill(training.process.pid, signal.SIGINT)
     failure, stderr = training.fail("interrupted")
-    assert failure.reason == "ended by SIGINT. It starts from the beginning next time."
+    assert failure.reason.startswith("ended by SIGINT. ")
+    assert "from the beginning" in failure.reason
     assert "SIGINT: the ranks are ended" in stderr
     assert "checkpoint" not in stderr
 
