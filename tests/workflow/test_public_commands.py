@@ -96,7 +96,9 @@ def test_princetons_example_of_one_epoch_runs_to_its_report_with_a_machines_fact
     place_data(workplace.folder)
     (workplace.folder / site).write_text(yaml.safe_dump(facts), encoding="utf-8")
     name = "princeton-mnist"
-    study = shrunk(name, {name: [1], f"{name}-nodes": [1]})[name] | {"sweep": {"cpus_per_device": [1, 2]}}
+    study = shrunk(name, {name: [1], f"{name}-nodes": [1]})[name]
+    del study["cpus_per_device"]
+    study["sweep"] = {"cpus_per_device": [1, 2]}
     (workplace.folder / example).write_text(yaml.safe_dump({"experiments": {name: study}}), encoding="utf-8")
     command = f"snakemake --profile profiles/local --config site={site} --configfile {example}"
     outcome = workplace.run(command.split())
