@@ -90,4 +90,5 @@ def test_the_table_in_the_repository_is_whole_and_names_no_test_that_is_gone() -
     assert links
     for words, file in links:
         source = " ".join((ROOT / file).read_text(encoding="utf-8").replace("_", " ").split())
-        assert words.replace("_", " ") in source, f"{file}: {words}: make the table by `make reliability`"
+        is_named = re.fullmatch(r"\d+ of \d+", words) or words.replace("_", " ") in source
+        assert is_named, f"{file}: {words}: make the table by `make reliability`"
