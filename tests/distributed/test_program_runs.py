@@ -268,11 +268,12 @@ def test_a_program_that_makes_no_step_until_its_limit_names_who_waited_for_whom(
     script = tmp_path / "meets.py"
     script.write_text(MEETS, encoding="utf-8")
     own = {"program": str(script), "arguments": [what], "launcher": launcher}
-    # how long a start takes is the machine's affair
+    expected = says.format(here=re.escape(socket.gethostname()))
+    # a busy machine may not bring both ranks to their places in the first of these times
     for limit in (20, 80, 320):
         failure, _ = runs.start(what, 2, own, settings=SETTINGS, limit_seconds=limit).fail("timed-out")
-        if "No rank reached" not in failure.reason:
+        if re.search(expected, failure.reason):
             break
-    assert re.search(says.format(here=re.escape(socket.gethostname())), failure.reason)
+    assert re.search(expected, failure.reason)
     assert "runtime_minutes" not in failure.reason
     assert failure.permanent == (what == "address")
