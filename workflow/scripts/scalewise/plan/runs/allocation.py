@@ -86,14 +86,10 @@ def allocate(run: RunDefinition, experiment: AnyExperiment, site: Site) -> Alloc
     """
     devices, slurm = run.shape.devices_per_node, site.slurm
     memory = node_memory_mb(devices, experiment, site)
-    minutes, limit_seconds, signal_seconds, jobs = (
-        experiment.runtime_minutes,
-        experiment.runtime_minutes * 60,
-        0,
-        1,
-    )
-    if slurm is not None:
-        minutes, limit_seconds, signal_seconds, jobs = split_walltime(minutes, site.longest_minutes)
+    minutes = experiment.runtime_minutes
+    one_job = (minutes, 60 * minutes, 0, 1)
+    split = one_job if slurm is None else split_walltime(minutes, site.longest_minutes)
+    minutes, limit_seconds, signal_seconds, jobs = split
     limits = Limits(
         limit_seconds=limit_seconds,
         timeout_seconds=experiment.timeout_seconds,
