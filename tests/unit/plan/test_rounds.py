@@ -72,7 +72,6 @@ def leave(folder: Path, *rounds: Round) -> None:
 
 FIRST = judged(1, {"d1": (3, 3), "d2": (3, 6)})
 SECOND = judged(2, {"d1": (3, 3), "d2": (6, 6)})
-THIRD = judged(2, {"d1": (3, 3), "d2": (6, 9)})
 CHOOSING = {"rule": Repeats(min=3, max=3), "chooses": True}
 
 
