@@ -185,19 +185,19 @@ def test_two_users_take_turns(hold: Hold, tmp_path: Path, monkeypatch: pytest.Mo
 # --- jobs of Slurm ----------------------------------------------------------------------------------------
 
 RULE = "rule_train_wildcards_e_d1.r1"
-THIS = f"8|RUNNING|2026-11-29T13:00:00|{RULE}|/study"
+THIS = f"8|RUNNING|2026-11-29T13:00:00|None|{RULE}|/study"
 
 
 @pytest.mark.fault(15)
 @pytest.mark.parametrize(
     ("other", "waits"),
     [
-        pytest.param(f"9|RUNNING|2026-11-29T12:00:00|{RULE}|/study", True, id="began before"),
-        pytest.param(f"7|COMPLETING|2026-11-29T13:00:00|{RULE}|/study", True, id="began at once"),
-        pytest.param(f"7|RUNNING|2026-11-29T13:01:00|{RULE}|/study", False, id="began later"),
-        pytest.param(f"7|PENDING|2026-11-29T12:00:00|{RULE}|/study", False, id="waits in the queue"),
-        pytest.param(f"7|RUNNING|2026-11-29T12:00:00|{RULE}|/other|x", False, id="another study"),
-        pytest.param(f"7|RUNNING|2026-11-29T12:00:00|{RULE}0|/study", False, id="another run"),
+        pytest.param(f"9|RUNNING|2026-11-29T12:00:00|None|{RULE}|/study", True, id="began before"),
+        pytest.param(f"7|COMPLETING|2026-11-29T13:00:00|None|{RULE}|/study", True, id="began at once"),
+        pytest.param(f"7|RUNNING|2026-11-29T13:01:00|None|{RULE}|/study", False, id="began later"),
+        pytest.param(f"7|PENDING|2026-11-29T12:00:00|None|{RULE}|/study", False, id="waits in the queue"),
+        pytest.param(f"7|RUNNING|2026-11-29T12:00:00|None|{RULE}|/other|x", False, id="another study"),
+        pytest.param(f"7|RUNNING|2026-11-29T12:00:00|None|{RULE}0|/study", False, id="another run"),
         pytest.param("", False, id="alone"),
     ],
 )

@@ -65,7 +65,7 @@ class Queue:
         self, *jobs: str, comment: str = "rule_train_wildcards_a_d1.r1", folder: Path = FOLDER, times: int = 0
     ) -> None:
         """Have squeue show jobs with a comment from now on, and the watch look at it so often."""
-        lines = "".join(f"echo '{job}|PREEMPTED|N/A|{comment}|{folder}'\n" for job in jobs)
+        lines = "".join(f"echo '{job}|PREEMPTED|N/A|None|{comment}|{folder}'\n" for job in jobs)
         expected = "--me --states=PREEMPTED,NODE_FAIL"
         self._answer("squeue", f'[ "$2 $3" = "{expected}" ] || exit 0\n{lines}')
         for _ in range(times):

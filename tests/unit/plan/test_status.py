@@ -59,10 +59,10 @@ def test_jobs_in_the_queue_are_those_of_this_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     queue = [
-        f"PENDING|Priority|rule_train_wildcards_a_d1.r1|{tmp_path}",
-        f"RUNNING|None|rule_ours_train_wildcards_a_d2.r1|{tmp_path}",
-        "PENDING|Resources|rule_train_wildcards_a_d2.r2|/elsewhere",
-        f"PENDING|Resources|a|b|{tmp_path}",
+        f"1|PENDING|N/A|Priority|rule_train_wildcards_a_d1.r1|{tmp_path}",
+        f"2|RUNNING|N/A|None|rule_ours_train_wildcards_a_d2.r1|{tmp_path}",
+        "3|PENDING|N/A|Resources|rule_train_wildcards_a_d2.r2|/elsewhere",
+        f"4|PENDING|N/A|Resources|a|b|{tmp_path}",
         "",
     ]
     program(tmp_path, "squeue", "\n".join(queue), monkeypatch)

@@ -108,9 +108,7 @@ def _in_slurm(plan: Plan) -> set[str]:
     if not any(runs_in_slurm(plan, facts) for facts in plan["experiments"].values()):
         return set()
     return {
-        job.comment.partition("_wildcards_")[2]
-        for job in queued_jobs()
-        if job.folder == str(Path.cwd()) and job.state != "PENDING"
+        job.wildcards for job in queued_jobs() if job.folder == str(Path.cwd()) and job.state != "PENDING"
     }
 
 

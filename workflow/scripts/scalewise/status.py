@@ -22,6 +22,7 @@ from scalewise.analysis.study import Analysis, parts_of
 from scalewise.config.shape import count_devices
 from scalewise.execution.lock import is_training
 from scalewise.execution.rank_files import ATTEMPT, PROGRESS, Progress
+from scalewise.execution.slurm import queued_jobs
 from scalewise.plan.formatting import DAY, duration_text, format_3sig
 from scalewise.plan.plan_file import Plan, questions_of, runs_in_slurm
 from scalewise.plan.runs.spending import Spending
@@ -105,15 +106,11 @@ def queued_runs(plan: Plan) -> dict[Run, str]:
     known = {
         f"{experiment}_{run}": (experiment, run) for experiment, runs in plan["runs"].items() for run in runs
     }
-    # the executor plugin writes rule and wildcards into the comment; a folder may hold any character
-    answer = ask("squeue", "--noheader", "--me", "--format=%T|%r|%k|%Z")
-    found: dict[Run, str] = {}
-    for line in answer.text.splitlines() if answer.ok else ():
-        state, reason, comment, folder = (*line.split("|", 3), "", "", "")[:4]
-        run = known.get(comment.partition("_wildcards_")[2])
-        if run is not None and folder == str(Path.cwd()):
-            found[run] = f"waiting ({reason})" if state == "PENDING" else state.lower()
-    return found
+    return {
+        known[job.wildcards]: f"waiting ({job.reason})" if job.state == "PENDING" else job.state.lower()
+        for job in queued_jobs(tries=1)
+        if job.wildcards in known and job.folder == str(Path.cwd())
+    }
 
 
 def spent_in_slurm(folder: Path, since: float) -> str:

@@ -24,6 +24,7 @@ class QueuedJob:
 
     Args:
         started: Time of the start as squeue writes it; for a pending job the expected one.
+        reason: Slurm's, for a job that waits.
         comment: The executor plugin's: rule and wildcards.
         folder: The folder in which it runs.
     """
@@ -31,16 +32,22 @@ class QueuedJob:
     number: str
     state: str
     started: str
+    reason: str
     comment: str
     folder: str
 
+    @property
+    def wildcards(self) -> str:
+        """The wildcards of its rule, ``digits_d2.r1`` of a run; empty for a job of another program."""
+        return self.comment.partition("_wildcards_")[2]
 
-def queued_jobs(*options: str) -> list[QueuedJob]:
+
+def queued_jobs(*options: str, tries: int = 3) -> list[QueuedJob]:
     """Return this user's jobs in the queue, or those that options of squeue choose; none if it fails."""
     # a folder may hold any character, so it is last
-    answer = ask("squeue", "--noheader", "--me", *options, "--format=%A|%T|%S|%k|%Z", tries=3)
+    answer = ask("squeue", "--noheader", "--me", *options, "--format=%A|%T|%S|%r|%k|%Z", tries=tries)
     lines = answer.text.splitlines() if answer.ok else []
-    return [QueuedJob(*line.split("|", 4)) for line in lines if line.count("|") >= 4]
+    return [QueuedJob(*line.split("|", 5)) for line in lines if line.count("|") >= 5]
 
 
 def earlier_job(environ: Mapping[str, str]) -> str:
