@@ -4,8 +4,8 @@ A Snakemake that was killed leaves its jobs at work, and the next one does not k
 the kernel holds both locks, and frees them when the process ends, even if it is killed. Kernel locks do not
 reach across every parallel file system: a job of Slurm looks for an earlier job of its run in the queue.
 
-The lock of a machine is an abstract Unix socket: all users see its name, unless a container has a network
-namespace of its own.
+The lock of a machine is an abstract Unix socket: all users see its name, unless a container has its own
+network namespace.
 """
 
 from __future__ import annotations

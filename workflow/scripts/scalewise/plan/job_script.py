@@ -125,7 +125,7 @@ def _variables(run: RunDefinition, program: ProgramSettings, site: SiteLaunch) -
     if site.slurm or program.starts == "itself":
         first_node = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
         variables["MASTER_ADDR"] = first_node if shape.nodes > 1 else "127.0.0.1"
-        # each job has a port of its own
+        # each job has its own port
         variables["MASTER_PORT"] = "$((20000 + ${SLURM_JOB_ID:-$$} % 12000))"
     return variables
 

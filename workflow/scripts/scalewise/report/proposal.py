@@ -114,23 +114,23 @@ def table(facts: Facts, rows: Sequence[Mapping[str, Any]], *columns: str) -> str
 # --- the folder -----------------------------------------------------------------------------------------
 
 
-def values_of(facts: Facts, header: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+def values_of(facts: Facts, header: Mapping[str, Any], requested: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values that a template of a centre may use.
 
     Args:
         facts: The measurements.
         header: What the template sets at its top: ``clock``, ``unit``, ``doubling``.
-        asked: The experiment's ``trainings``, ``samples_per_training`` and ``unit_factor``.
+        requested: The experiment's ``trainings``, ``samples_per_training`` and ``unit_factor``.
     """
     clock, doubling = header["clock"], header["doubling"]
-    points = in_clock(facts, clock, asked["samples_per_training"])
+    points = in_clock(facts, clock, requested["samples_per_training"])
     rows = [row for row in points if row["series"] == facts.place.series]
     point = next((row for row in rows if row["recommended"]), None)
     found = find_doublings(facts, clock, doubling["of"], doubling["speedup"]) if doubling else []
     started = [row for row in rows if not pd.isna(row["startup_share"])]
     return {
         **header,
-        **asked,
+        **requested,
         "facts": facts,
         "title": facts.title,
         "experiment": facts.experiment,
@@ -145,7 +145,7 @@ def values_of(facts: Facts, header: Mapping[str, Any], asked: Mapping[str, Any])
         "larger": next(
             (row for row in rows if point and row["devices"] > point["devices"] and row["n"]), None
         ),
-        "totals": totals(point, header["unit"], asked) if point else "the study recommends no row.",
+        "totals": totals(point, header["unit"], requested) if point else "the study recommends no row.",
         "doublings": found,
         "verdict": verdict_of(found),
         "startup": max(started, key=itemgetter("startup_share"), default=None),
@@ -177,9 +177,11 @@ def header_of(template: Path) -> dict[str, Any]:
 
 def demands_total_times(plan: Plan, question: str) -> bool:
     """Return whether an experiment is for a centre that demands the times of whole runs."""
-    asked = [plan["experiments"][name]["proposal"] for name in questions_of(plan)[question].values()]
+    requested = [plan["experiments"][name]["proposal"] for name in questions_of(plan)[question].values()]
     return any(
-        header_of(template_of(json.loads(each)["centre"]))["clock"] == "total time" for each in asked if each
+        header_of(template_of(json.loads(each)["centre"]))["clock"] == "total time"
+        for each in requested
+        if each
     )
 
 
@@ -211,11 +213,11 @@ def write_proposal(found: Analysis, plan: Plan, question: str, results: Path) ->
     proposal = plan["experiments"][facts.name]["proposal"]
     if not proposal:
         raise RecordError(f"{question} names no centre. Add `proposal: {{centre: ...}}`.")
-    asked = json.loads(proposal)
-    template, folder = template_of(asked["centre"]), results / FOLDER
+    requested = json.loads(proposal)
+    template, folder = template_of(requested["centre"]), results / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        values = values_of(facts, header_of(template), asked)
+        values = values_of(facts, header_of(template), requested)
         environment = Environment(  # noqa: S701  Markdown
             loader=FileSystemLoader([template.parent, Path(__file__).parent]),
             undefined=StrictUndefined,

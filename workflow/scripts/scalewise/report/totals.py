@@ -71,21 +71,21 @@ def training_hours(point: Mapping[str, Any], clock: str, samples: int | None, no
     return Interval(hours / rate.estimate, hours / rate.high, hours / rate.low, rate.n)
 
 
-def totals(point: Mapping[str, Any], unit: Mapping[str, Any], asked: Mapping[str, Any]) -> Totals | str:
+def totals(point: Mapping[str, Any], unit: Mapping[str, Any], requested: Mapping[str, Any]) -> Totals | str:
     """Return the totals of a point, or the reason why they are unknown.
 
     Args:
         point: A row of the points, with the ``hours`` of a training.
         unit: The centre's: ``name``, ``of`` a device or a node, and ``factor`` from its hours.
-        asked: The experiment's ``trainings`` and ``unit_factor``.
+        requested: The experiment's ``trainings`` and ``unit_factor``.
     """
     paid = point["nodes"] if unit["of"] == "node" else point["billed_devices"]
     if isinstance(point["hours"], str):
         return point["hours"]
     if pd.isna(paid):
         return "the number of nodes is unknown."
-    cost = point["hours"].scaled(float(paid) * float(asked["unit_factor"] or unit["factor"]))
-    trainings = asked["trainings"]
+    cost = point["hours"].scaled(float(paid) * float(requested["unit_factor"] or unit["factor"]))
+    trainings = requested["trainings"]
     # a user's factor turns hours into a unit without a name
-    name = "units" if unit == GPU_HOURS and asked["unit_factor"] else unit["name"]
+    name = "units" if unit == GPU_HOURS and requested["unit_factor"] else unit["name"]
     return Totals(name, cost, trainings and cost.scaled(trainings))
