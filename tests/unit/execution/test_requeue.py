@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.stand_ins import stand_ins
 
-from scalewise.execution.slurm import REQUEUE_ATTEMPTS, PreemptionWatch, requeue
+from scalewise.execution.slurm import REQUEUE_ATTEMPTS, look_for_preempted, requeue
 
 FOLDER = Path("/a folder|of a study")
 
@@ -59,7 +59,11 @@ class Queue:
     def __init__(self, answer: Answer, asked: Asked) -> None:
         self._answer, self.asked = answer, asked
         self.said: list[str] = []
-        self.watch = PreemptionWatch(FOLDER, self.said.append)
+        self._looks: dict[str, int] = {}
+
+    def look(self) -> None:
+        """Look at the queue once."""
+        self._looks = look_for_preempted(FOLDER, self._looks, self.said.append)
 
     def shows(
         self, *jobs: str, comment: str = "rule_train_wildcards_a_d1.r1", folder: Path = FOLDER, times: int = 0
@@ -69,7 +73,7 @@ class Queue:
         expected = "--me --states=PREEMPTED,NODE_FAIL"
         self._answer("squeue", f'[ "$2 $3" = "{expected}" ] || exit 0\n{lines}')
         for _ in range(times):
-            self.watch.look()
+            self.look()
 
     def refuses(self, job: str = "*") -> None:
         refusal = "echo 'Job is pending execution for job 7' >&2; exit 1"
@@ -128,8 +132,8 @@ def test_a_refusal_that_passes_and_a_squeue_that_fails_end_nothing(
     queue.refuses()
     queue.shows("7", times=REQUEUE_ATTEMPTS)
     answer("scontrol", "exit 0")
-    queue.watch.look()
+    queue.look()
     (programs / "squeue").unlink()
-    queue.watch.look()
+    queue.look()
 
     assert len(queue.said) == 1

@@ -15,7 +15,6 @@ from tests.waiting import wait_until
 
 from scalewise.config.program import ProgramSettings
 from scalewise.config.shape import Shape
-from scalewise.execution.rank_files import Endpoint
 from scalewise.plan.launch import RANK_VARIABLES
 from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.program.child import LONGEST_LINE, Child
@@ -86,13 +85,14 @@ def started_as(
 ) -> tuple[list[str], dict[str, str]]:
     """The command and the variables of one rank of a run."""
     there = Shape.parse(shape)
-    setup = rank_setup(accelerator=accelerator, shape=there)
+    run = definition().model_copy(update={"shape": there, "accelerator": accelerator})
     local, size = rank % there.devices_per_node, there.world_size
-    identity = Identity(rank, local, size, there.devices_per_node, "node-a", None, 0)
+    identity = Identity(rank, local, size, there.devices_per_node, "node-a", None)
     program = ProgramSettings(program="train.py", **settings)
-    run = definition().model_copy(update={"shape": there})
-    values = template_values(run, program, Path("folder"), identity, Endpoint(host="127.0.0.1", port=29500))
-    environment = build_environment(program, values, setup, identity, Path("startup"), Path("probe.json"))
+    values = template_values(run, program, Path("folder"), identity, ("127.0.0.1", 29500))
+    environment = build_environment(
+        program, values, rank_setup(run=run), identity, Path("startup"), Path("probe.json")
+    )
     return build_command(program, values, "python"), environment
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from scalewise.execution.inputs import input_hashes
+from scalewise.execution.run_folder import input_hashes
 from scalewise.plan.plan_file import Limits, Plan, TrainJob
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import RECORD, Failure, RecordError, read_failure, seconds_between, utc_now
@@ -37,40 +37,33 @@ def failure_to_repeat(job: TrainJob, folder: Path, attempt: int) -> Failure | No
     if limit_of_try(limits, attempt, failure) < LEAST_SECONDS:
         spent = f"its tries have taken the {limits.limit_seconds:.0f} s that the budget counts for it."
         return failure.model_copy(update={"reason": f"{spent} The last one: {failure.reason}"})
-    if failure.outcome == "timed-out" and (
-        limits.limit_seconds > failure.limit_seconds or limits.job_seconds > failure.job_seconds
-    ):
-        return None
-    by_user = attempt == 1
-    repeats = failure.permanent and (not by_user or failure.outcome == "timed-out")
-    return failure if repeats or (failure.outcome == "timed-out" and not by_user) else None
+    if failure.outcome != "timed-out":
+        return failure if failure.permanent and attempt > 1 else None
+    has_more_time = limits.limit_seconds > failure.limit_seconds
+    return failure if not has_more_time and (failure.permanent or attempt > 1) else None
 
 
-class Tries:
-    """Decides on tries at runs, in the main process of one command.
+def refused_tries(plan: Plan, results: Path) -> Callable[[str, str, int], bool]:
+    """Return a function that decides for the main process of one command whether a try is not made.
+
+    A try of this command may have ended without a word, such as on a node that died: an earlier command's
+    failure says nothing about it.
 
     Args:
         plan: The study.
         results: Folder of all experiments.
+
+    Returns:
+        Takes experiment, run, and the number of the try in this command, from 1.
     """
+    began = utc_now()
 
-    def __init__(self, plan: Plan, results: Path) -> None:
-        self._plan, self._results, self._began = plan, results, utc_now()
+    def is_refused(experiment: str, run: str, attempt: int) -> bool:
+        folder = results / experiment / "runs" / run
+        failure = failure_to_repeat(plan["runs"][experiment][run], folder, attempt)
+        return failure is not None and (attempt == 1 or seconds_between(began, failure.ended_at) > 0)
 
-    def is_refused(self, experiment: str, run: str, attempt: int) -> bool:
-        """Return whether a try would end as the one before it.
-
-        A try of this command may have ended without a word, such as on a node that died: an earlier command's
-        failure says nothing about it.
-
-        Args:
-            experiment: Name of the experiment.
-            run: Name of the run.
-            attempt: Number of the try in this command, from 1.
-        """
-        folder = self._results / experiment / "runs" / run
-        failure = failure_to_repeat(self._plan["runs"][experiment][run], folder, attempt)
-        return failure is not None and (attempt == 1 or seconds_between(self._began, failure.ended_at) > 0)
+    return is_refused
 
 
 def refused_runs(plan: Plan, results: Path) -> dict[tuple[str, str], Failure]:
@@ -99,10 +92,10 @@ def earlier_failure(folder: Path, definition: RunDefinition, inputs: Mapping[str
 
 
 def limit_of_try(limits: Limits, attempt: int, failure: Failure | None) -> float:
-    """Return the seconds that a try may take: in a budget, all tries of one command share the limit."""
+    """Return the seconds that a try may take: in a budget, the tries of one command share the limit."""
     if failure is None or attempt == 1 or not limits.limit_over_tries:
         return limits.limit_seconds
-    return limits.limit_seconds - failure.command_seconds
+    return limits.limit_seconds - failure.seconds
 
 
 def dataset_path(job: TrainJob) -> Path | None:

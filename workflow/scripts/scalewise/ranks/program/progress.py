@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scalewise.config.program import ProgramSettings
 from scalewise.config.settings import Settings
-from scalewise.execution.rank_files import Progress, RankFiles, TrainSpec
+from scalewise.execution.rank_files import Progress, RankFiles, RankSetup
 from scalewise.plan.runs.training_program import steps_per_epoch
 from scalewise.ranks.results.probe_record import steps_done
 
@@ -21,16 +21,16 @@ class ProgramProgress:
     Args:
         rank_files: The folder of the file of progress.
         probe_folder: The folder of the probe's files.
-        spec: The run.
+        setup: The run.
         settings: The program's.
     """
 
     def __init__(
-        self, rank_files: RankFiles, probe_folder: Path, spec: TrainSpec, settings: ProgramSettings
+        self, rank_files: RankFiles, probe_folder: Path, setup: RankSetup, settings: ProgramSettings
     ) -> None:
         self._rank_files, self._probe_folder = rank_files, probe_folder
-        run = spec.definition
-        self._from_step, self._steps_per_epoch = spec.from_step, steps_per_epoch(run)
+        run = setup.definition
+        self._from_step, self._steps_per_epoch = setup.from_step, steps_per_epoch(run)
         self._epochs = run.settings.epochs if isinstance(run.settings, Settings) else 0
         self._warmup, self._most = settings.warmup_steps, settings.steps
         self._written: Progress | None = None
