@@ -224,10 +224,10 @@ def test_a_file_written_after_snakemake_was_killed_is_kept_if_it_is_valid(
 @pytest.mark.parametrize(
     ("refused", "tries", "asked"),
     [
-        pytest.param("", 3, [1, 2, 2, 3, 3], id="none: as many as --retries says"),
-        pytest.param("one 1", 0, [1], id="the first: no job at all"),
+        pytest.param("", 3, [1, 2, 2, 3, 3, 4], id="none: as many as --retries says"),
+        pytest.param("one 1\none 2", 0, [1, 2], id="the first: no job at all"),
         pytest.param("one 2", 1, [1, 2], id="the second"),
-        pytest.param("other 1", 3, [1, 2, 2, 3, 3], id="of another run"),
+        pytest.param("other 1", 3, [1, 2, 2, 3, 3, 4], id="of another run"),
     ],
 )
 def test_a_try_that_cannot_succeed_is_no_job(
