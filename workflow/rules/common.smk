@@ -16,7 +16,6 @@ if not SCRIPTS.is_dir():
 sys.path.insert(0, str(SCRIPTS))
 
 from scalewise.plan.plan_file import question_definition, questions_of, read_plan
-from scalewise.terminal import end_message
 
 # The rules' commands find the scripts and this Python by the environment: in `params` a moved checkout would make
 # everything again. An environment of Snakemake's own stands in front of this Python.
@@ -86,13 +85,9 @@ def rounds_of(*experiments):
     return found
 
 
-def resources_of(jobs, job_of):
-    """Return the resources of a rule by name, functions of the wildcards; None is one that a job does not have."""
-
-    def resource(name):
-        return lambda wildcards: job_of(wildcards)["resources"].get(name)
-
-    return {name: resource(name) for job in jobs for name in job["resources"]}
+def resource(name):
+    """Return a resource of runs, a function of the wildcards; None is one that a run does not have."""
+    return lambda wildcards: of_run(wildcards)["resources"].get(name)
 
 
 wildcard_constraints:

@@ -94,13 +94,11 @@ def _reasons(plan: Plan, results: Path, *, disturbed: bool, failed: bool) -> Ite
     for part in [part for question in questions_of(plan) for part in parts_of(plan, question, results)]:
         name = part.experiment.name
         for row in collect(name, part.experiment.spec, part.runs_folder).runs.to_dict("records"):
-            run, is_any = str(row["run"]), not (disturbed or failed)
-            if row["outcome"] not in NOT_FAILED and (failed or is_any):
-                yield name, run, f"{row['outcome']}: {row['reason']}"
-            elif row["disturbance"] and (disturbed or is_any):
-                yield name, run, str(row["disturbance"])
-            elif is_any and (part.runs_folder / run).exists():
-                yield name, run, "named"
+            run, has_failed = str(row["run"]), row["outcome"] not in NOT_FAILED
+            chosen = (failed and has_failed) or (disturbed and row["disturbance"])
+            if chosen or (not (disturbed or failed) and (part.runs_folder / run).exists()):
+                reason = f"{row['outcome']}: {row['reason']}" if has_failed else row["disturbance"]
+                yield name, run, str(reason or "named")
 
 
 def _in_slurm(plan: Plan) -> set[str]:
