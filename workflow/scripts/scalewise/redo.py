@@ -18,8 +18,6 @@ from scalewise.records import FAILURE, RECORD
 
 SNAKEMAKE_LOCKS = Path(".snakemake/locks")
 """Holds a file while Snakemake works in the folder, or after it was killed."""
-REMOVED = ".removed-"
-"""Begins the name of a run's folder whose records are deleted."""
 NOT_FAILED = {"completed", DISTURBED, OTHER_CONDITIONS, NOT_RUN, OUT_OF_DATE}
 
 
@@ -34,8 +32,8 @@ def redo(
 ) -> list[str]:
     """Remove the records of runs, except those of a run that is being made.
 
-    The folder of a run is renamed while this process holds the run's lock: a run is there whole, or it is
-    missing. Runs that the plan does not have are kept, because no study would make them again.
+    This process holds the lock of a run while it removes it. Runs that the plan does not have are kept,
+    because no study would make them again.
 
     Args:
         plan: The study.
@@ -115,17 +113,13 @@ def _remove(run: Path) -> bool:
 
     Of a run without a result only the failure goes: what its program has saved is there to resume from.
     """
-    removed = run.with_name(f"{REMOVED}{run.name}")
-    # left by a process that was killed here
-    shutil.rmtree(removed, ignore_errors=True)
     try:
         with lock_run(run, 0.0, lambda _: None):
+            (run / FAILURE).unlink(missing_ok=True)
             if (run / RECORD).exists():
-                # the lock goes with the folder
-                run.rename(removed)
-            else:
-                (run / FAILURE).unlink(missing_ok=True)
+                # first: without it the run is made again, whatever else is left
+                (run / RECORD).unlink()
+                shutil.rmtree(run)
     except LockError:
         return False
-    shutil.rmtree(removed, ignore_errors=True)
     return True
