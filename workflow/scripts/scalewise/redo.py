@@ -32,8 +32,7 @@ def redo(
 ) -> list[str]:
     """Remove the records of runs, except those of a run that is being made.
 
-    This process holds the lock of a run while it removes it. Runs that the plan does not have are kept,
-    because no study would make them again.
+    Runs that the plan does not have are kept, because no study would make them again.
 
     Args:
         plan: The study.
@@ -116,10 +115,11 @@ def _remove(run: Path) -> bool:
     try:
         with lock_run(run, 0.0, lambda _: None):
             (run / FAILURE).unlink(missing_ok=True)
-            if (run / RECORD).exists():
-                # first: without it the run is made again, whatever else is left
-                (run / RECORD).unlink()
-                shutil.rmtree(run)
+            had_result = (run / RECORD).exists()
+            (run / RECORD).unlink(missing_ok=True)
     except LockError:
         return False
+    if had_result:
+        # without its record the run is made again, whatever else is left
+        shutil.rmtree(run, ignore_errors=True)
     return True
