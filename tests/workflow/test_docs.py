@@ -34,7 +34,7 @@ NOT_RUN = {
     r"\. \.venv/bin/activate": "changes the shell alone",
     r"tmux new -s study": "a login node's own program",
     r"sbatch results/my-training/proposal/job\.sh": "test_programs_on_cluster.py submits one",
-    r"snakemake --profile profiles/local --report report\.zip": "test_public_commands.py runs it",
+    r"snakemake --profile profiles/local --report report\.zip": "test_study.py makes one",
 }
 """Commands of the documents that no test here runs, with the reason."""
 
