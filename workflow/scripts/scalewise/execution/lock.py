@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager, contextmanager
 from hashlib import sha256
 from pathlib import Path
 
+from scalewise.config.errors import UserError
 from scalewise.execution.slurm import earlier_job
 
 POLL_SECONDS, QUEUE_SECONDS = 0.5, 20.0
@@ -30,7 +31,7 @@ MACHINE_LOCK = "SCALEWISE_MACHINE_LOCK"
 Notify = Callable[[str], None]
 
 
-class LockError(Exception):
+class LockError(UserError):
     """Another process trains the run or uses the machine."""
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from scalewise.execution.run_folder import input_hashes
 from scalewise.plan.plan_file import Limits, Plan, TrainJob
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.records import RECORD, Failure, RecordError, read_failure, seconds_between, utc_now
+from scalewise.records import RECORD, Failure, RecordError, read_failure, seconds_between
 
 LEAST_SECONDS = 60.0
 """Least time in which a try at a run is worth a start."""
@@ -43,27 +43,25 @@ def failure_to_repeat(job: TrainJob, folder: Path, attempt: int) -> Failure | No
     return failure if not has_more_time and (failure.permanent or attempt > 1) else None
 
 
-def refused_tries(plan: Plan, results: Path) -> Callable[[str, str, int], bool]:
-    """Return a function that decides for the main process of one command whether a try is not made.
+def is_refused(plan: Plan, results: Path, began: str, experiment: str, run: str, attempt: int) -> bool:
+    """Return whether a try at a run would end as the one before it.
 
-    A try of this command may have ended without a word, such as on a node that died: an earlier command's
-    failure says nothing about it.
+    A try of this command may have left no failure, such as on a node that died. The failure of an earlier
+    command then says something about the next try only if it does so about the first.
 
     Args:
         plan: The study.
         results: Folder of all experiments.
-
-    Returns:
-        Takes experiment, run, and the number of the try in this command, from 1.
+        began: When the command of Snakemake began, UTC, ISO 8601.
+        experiment: Name of the experiment.
+        run: Name of the run.
+        attempt: Number of the try in this command, from 1.
     """
-    began = utc_now()
-
-    def is_refused(experiment: str, run: str, attempt: int) -> bool:
-        folder = results / experiment / "runs" / run
-        failure = failure_to_repeat(plan["runs"][experiment][run], folder, attempt)
-        return failure is not None and (attempt == 1 or seconds_between(began, failure.ended_at) > 0)
-
-    return is_refused
+    job, folder = plan["runs"][experiment][run], results / experiment / "runs" / run
+    failure = failure_to_repeat(job, folder, attempt)
+    if failure is None or attempt == 1 or seconds_between(began, failure.ended_at) > 0:
+        return failure is not None
+    return failure_to_repeat(job, folder, attempt=1) is not None
 
 
 def refused_runs(plan: Plan, results: Path) -> dict[tuple[str, str], Failure]:
