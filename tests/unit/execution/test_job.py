@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import sys
 from collections.abc import Callable
@@ -13,16 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from tests.paths import SCRIPTS
 from tests.planted_records import leave_failure, provenance, run_record
 from tests.small_runs import LIMITS, definition, definition_of, rank_setup
-from tests.waiting import wait_until
 
 from scalewise.config.program import ProgramSettings
 from scalewise.config.settings import Settings
-from scalewise.config.shape import Shape
 from scalewise.config.site import Container
 from scalewise.execution import job as jobs
 from scalewise.execution.job import RunJob, launch_of, run_train_job, train
@@ -38,7 +34,7 @@ from scalewise.execution.run_folder import (
     saved_steps,
 )
 from scalewise.execution.start import RankProcesses
-from scalewise.plan.launch import Launch, SiteLaunch, rank_environment
+from scalewise.plan.launch import Launch, SiteLaunch
 from scalewise.plan.plan_file import TrainJob
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import (
@@ -175,34 +171,6 @@ def test_a_terminal_gets_a_bounded_and_printable_part_and_the_next_start_adds_to
     assert one.output.read_bytes().count(b"\x07") == 100_000
 
 
-def test_of_ranks_without_a_launcher_between_one_that_exits_takes_the_others_along(
-    one: OneRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = (
-        PREAMBLE
-        + """
-signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as a rank that waits inside NCCL
-rank = int(os.environ["RANK"])
-attempt.mark(rank, "running", host="node-a")
-if rank == 1:
-    sys.exit(3)
-time.sleep(1000)
-"""
-    )
-    launch = Launch(
-        "popen",
-        (sys.executable, "-c", program, str(one.folder / ATTEMPT)),
-        {"PYTHONPATH": str(SCRIPTS)},
-        tuple(rank_environment(local_rank, Shape(1, 2)) for local_rank in range(2)),
-    )
-    monkeypatch.setattr(jobs, "launch_of", lambda *_arguments: launch)
-    failure = train(one.job(), SiteLaunch())
-    assert failure is not None
-    assert re.search(r"rank 1 on node-a .* ended without an error message", failure.reason)
-    for path in (one.folder / ATTEMPT).glob("rank?.json"):
-        assert not psutil.pid_exists(json.loads(path.read_text(encoding="utf-8"))["pid"])
-
-
 @pytest.mark.fault(15)
 def test_a_run_whose_result_another_job_has_left_is_not_trained(one: OneRun) -> None:
     one.write_result()
@@ -229,15 +197,6 @@ def test_ranks_whose_run_another_job_has_taken_are_ended_and_its_files_are_not_t
         one.train(TAKEN % then)
     assert not (one.folder / FAILURE).exists()
     assert RankFiles.join(one.folder / ATTEMPT).token == "other"
-
-
-def test_a_signal_to_the_job_ends_its_ranks(one: OneRun) -> None:
-    program = (
-        "attempt.mark(0, 'running', host='node-a')\nos.kill(os.getppid(), signal.SIGTERM)\ntime.sleep(600)"
-    )
-    failure = one.fails(program)
-    assert (failure.outcome, failure.permanent) == ("interrupted", False)
-    assert "ended by SIGTERM" in failure.reason
 
 
 # --- what is resumed -------------------------------------------------------------------------------------
@@ -449,25 +408,6 @@ def test_ranks_of_an_earlier_job_write_nothing_once_another_has_the_folder(tmp_p
     assert later.unfinished() is not None
     later.end()
     assert not tmp_path.exists()
-
-
-def test_a_killed_job_takes_its_ranks_along(start_python: Any, tmp_path: Path) -> None:
-    rank = "from scalewise.ranks.program.child import exit_when_parent_dies; import time\n"
-    rank += "exit_when_parent_dies(None, False); print('ready', flush=True); time.sleep(600)"
-    parent = f"import subprocess, sys\nprocess = subprocess.Popen([sys.executable, '-c', {rank!r}])\n"
-    process = start_python(parent + "print(process.pid, flush=True)\nprocess.wait()")
-    lines = sorted(process.stdout.readline().strip() for _ in range(2))
-    assert lines[1] == "ready"
-    process.send_signal(signal.SIGKILL)
-
-    def has_ended() -> bool:
-        # whoever inherits it may not have taken note of its end yet
-        try:
-            return psutil.Process(int(lines[0])).status() == psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return True
-
-    wait_until(has_ended, "the rank lives on")
 
 
 # --- inputs -----------------------------------------------------------------------------------------------
