@@ -132,7 +132,7 @@ def test_a_launcher_that_fails_is_shown_and_the_failure_says_all_that_a_next_try
     assert run_train_job(one.job(attempt=2), SiteLaunch()) == 1
     failure = read_failure(one.folder)
     assert failure is not None
-    assert (failure.outcome, failure.attempt, failure.permanent) == ("failed", 2, False)
+    assert (failure.outcome, failure.permanent) == ("failed", False)
     assert (failure.definition, failure.inputs) == (RUN, input_hashes(RUN, None))
     assert 0 < failure.seconds < 60 == failure.limit_seconds
     assert failure.log_tail[-1] == "no such module"

@@ -307,8 +307,6 @@ class Failure(_Record):
         permanent: Whether another try would end the same way.
         started_at: UTC, ISO 8601.
         ended_at: UTC, ISO 8601.
-        host: Host of the job.
-        attempt: Snakemake's count of its tries at the run, from 1.
         slurm_job_id: None outside Slurm.
         limit_seconds: The run's limit.
         seconds: Time of this try and of those before it.
@@ -323,8 +321,6 @@ class Failure(_Record):
     permanent: bool = False
     started_at: str
     ended_at: str
-    host: str = ""
-    attempt: int = 1
     slurm_job_id: str | None = None
     limit_seconds: float
     seconds: Seconds

@@ -205,7 +205,7 @@ def set_up(job: RunJob, site: SiteLaunch, files: RankFiles, inputs: dict[str, st
     run, last = job.definition, files.unfinished()
     earlier = earlier_failure(job.folder, run, inputs)
     is_cut_off = last is not None and (last.definition, last.inputs) == (run, inputs)
-    resumes = is_cut_off and program_of(run, dataset=job.dataset).resumes
+    resumes = is_cut_off and program_of(run).resumes
     if earlier is None and not resumes:
         (job.folder / OUTPUT).unlink(missing_ok=True)
     prepare_to_train(job.folder, run, resumes=resumes)
@@ -224,7 +224,7 @@ def set_up(job: RunJob, site: SiteLaunch, files: RankFiles, inputs: dict[str, st
         inputs=inputs,
         started_at=utc_now(),
         timeout_seconds=job.limits.timeout_seconds,
-        limit_seconds=limit_of_try(job.limits, job.attempt, earlier) - saved_seconds,
+        limit_seconds=limit_of_try(job.limits, job.attempt, earlier, saved_seconds),
         supervisor_host=socket.gethostname(),
         supervisor_pid=None if site.slurm else os.getpid(),
         network_interface=site.network_interface,
@@ -285,9 +285,7 @@ def end_without_result(job: RunJob, files: RankFiles, setup: RankSetup, ended: E
     # another signal means that a user, or Slurm for another job, wants the run to end
     if setup.slurm_job_id and ended.outcome == "interrupted" and ended.stop_source == signal.SIGUSR1.name:
         if comes_further(job, files, setup, ended):
-            failure = leave_failure(
-                job, setup, ended, "Slurm's signal before the end of the job's time ended it."
-            )
+            failure = leave_failure(job, setup, ended, "ended by Slurm's signal before its time is over.")
             requeue_job(job, setup.slurm_job_id)
             return failure
         reason = (
@@ -299,9 +297,9 @@ def end_without_result(job: RunJob, files: RankFiles, setup: RankSetup, ended: E
     reason, permanent = failure_reason(files, setup, ended), would_end_alike(files, setup, ended)
     if (free := free_bytes(job.folder)) < FULL_BYTES:
         reason += f" {job.folder} has {free:,} free bytes left: make room there."
-    cause = root_cause(files.ranks(setup.world_size)) if ended.outcome == "failed" else None
-    traceback = "" if cause is None else cause.traceback
-    return leave_failure(job, setup, ended, reason, permanent=permanent, traceback=printable(traceback))
+    cause = root_cause(files.ranks(setup.world_size))
+    traceback = printable(cause.traceback) if cause else ""
+    return leave_failure(job, setup, ended, reason, permanent=permanent, traceback=traceback)
 
 
 def leave_failure(
@@ -315,8 +313,6 @@ def leave_failure(
         reason=printable(reason[:REASON_CHARACTERS]),
         started_at=setup.started_at,
         ended_at=later(setup.started_at, ended.seconds),
-        host=setup.supervisor_host,
-        attempt=job.attempt,
         slurm_job_id=setup.slurm_job_id,
         limit_seconds=job.limits.limit_seconds,
         seconds=setup.failed_seconds + ended.seconds,

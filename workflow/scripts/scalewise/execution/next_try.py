@@ -89,10 +89,13 @@ def earlier_failure(folder: Path, definition: RunDefinition, inputs: Mapping[str
     return None
 
 
-def limit_of_try(limits: Limits, attempt: int, failure: Failure | None) -> float:
-    """Return the seconds that a try may take: in a budget, the tries of one command share the limit."""
+def limit_of_try(limits: Limits, attempt: int, failure: Failure | None, saved_seconds: float = 0.0) -> float:
+    """Return the seconds that a try may take: the limit without the time of what is saved.
+
+    In a budget, all tries so far share the limit once Snakemake tries again.
+    """
     if failure is None or attempt == 1 or not limits.limit_over_tries:
-        return limits.limit_seconds
+        return limits.limit_seconds - saved_seconds
     return limits.limit_seconds - failure.seconds
 
 

@@ -180,12 +180,14 @@ def judge(report: Path, log: Path, preflight: Preflight, end: str) -> Iterator[F
 
 def _first_error(log: Path) -> str:
     """Return the first error in the ranks' output, or else its last line; without any, that of their job."""
-    files = [file for file in (log, log.with_suffix(".slurm.log")) if file.exists() and file.stat().st_size]
-    text = files[0].read_text(encoding="utf-8", errors="replace") if files else "there is no output"
-    lines = [printable(line.strip()) for line in text.splitlines() if line.strip()]
+    lines: list[str] = []
+    for file in (log, log.with_suffix(".slurm.log")):
+        if not lines and file.exists():
+            text = file.read_text(encoding="utf-8", errors="replace")
+            lines = [printable(line.strip()) for line in text.splitlines() if line.strip()]
     # a traceback ends with a line that begins with the exception; that of a peer says only that another left
     errors = [line for line in lines if re.match(r"(\[rank\d+\]: ?)?\w*(Error|Exception)\b", line)]
-    return [*errors, *lines[-1:]][0]
+    return [*errors, *lines[-1:], "there is no output"][0]
 
 
 def check_report(report: Mapping[str, Any], preflight: Preflight) -> Iterator[Finding]:
@@ -199,37 +201,47 @@ def check_report(report: Mapping[str, Any], preflight: Preflight) -> Iterator[Fi
     hosts = defaultdict(list)
     for rank in ranks:
         hosts[rank["host"]].append(rank["local_rank"])
+    placed = "; ".join(f"{host}: local ranks {sorted(places)}" for host, places in hosts.items())
     planned = list(range(shape.devices_per_node))
-    if len(hosts) == shape.nodes and all(sorted(places) == planned for places in hosts.values()):
-        yield ok(f"{shape.devices_per_node} ranks on each of {', '.join(hosts)}")
-    else:
-        placed = "; ".join(f"{host}: local ranks {sorted(places)}" for host, places in hosts.items())
-        yield bad(f"planned were {shape} ranks, found {placed}", PLACES_TASKS)
+    yield _finding(
+        len(hosts) == shape.nodes and all(sorted(places) == planned for places in hosts.values()),
+        f"{shape.devices_per_node} ranks on each of {', '.join(hosts)}",
+        f"planned were {shape} ranks, found {placed}",
+        PLACES_TASKS,
+    )
     yield from _check_devices(ranks, preflight.cpus_per_device)
     expected = shape.world_size * (shape.world_size + 1) / 2
-    if wrong := [rank["rank"] for rank in ranks if rank["total"] != expected]:
-        fix = "Set network_interface in the site file, and ask the site which one is right."
-        yield bad(f"the all-reduce gave ranks {wrong} another sum than {expected:g}", fix)
-    else:
-        yield ok(f"all-reduce over {shape.world_size} ranks")
+    wrong = [rank["rank"] for rank in ranks if rank["total"] != expected]
+    yield _finding(
+        not wrong,
+        f"all-reduce over {shape.world_size} ranks",
+        f"the all-reduce gave ranks {wrong} another sum than {expected:g}",
+        "Set network_interface in the site file, and ask the site which one is right.",
+    )
     yield from map(_check_rate, report["all_reduces"])
     if report["interface"]:
         yield ok(f"network_interface {report['interface']}")
     environments = sorted({f"{rank['python']} with torch {rank['torch']}" for rank in ranks})
-    if len(environments) == 1:
-        yield ok(f"every rank runs {environments[0]}")
-    else:
-        fix = "Set python in the site file, or correct prelude."
-        yield bad(f"ranks run different programs: {'; '.join(environments)}", fix)
+    yield _finding(
+        len(environments) == 1,
+        f"every rank runs {environments[0]}",
+        f"ranks run different programs: {'; '.join(environments)}",
+        "Set python in the site file, or correct prelude.",
+    )
     for path in preflight.datasets:
         sizes = {rank["host"]: rank["datasets"].get(path) for rank in ranks}
         texts = {host: "missing" if size is None else f"{size:,} bytes" for host, size in sizes.items()}
-        if len(set(sizes.values())) == 1 and None not in sizes.values():
-            yield ok(f"{path}: {next(iter(texts.values()))} on every node")
-        else:
-            fix = "Work in a folder that all nodes share, and bind it if there is a container."
-            seen = ", ".join(f"{text} on {host}" for host, text in texts.items())
-            yield bad(f"{path} is not the same on every node: {seen}", fix)
+        seen = ", ".join(f"{text} on {host}" for host, text in texts.items())
+        yield _finding(
+            len(set(sizes.values())) == 1 and None not in sizes.values(),
+            f"{path}: {next(iter(texts.values()))} on every node",
+            f"{path} is not the same on every node: {seen}",
+            "Work in a folder that all nodes share, and bind it if there is a container.",
+        )
+
+
+def _finding(is_ok: bool, text: str, problem: str, fix: str) -> Finding:
+    return ok(text) if is_ok else bad(problem, fix)
 
 
 def _check_devices(ranks: Sequence[Rank], cpus_per_device: int) -> Iterator[Finding]:

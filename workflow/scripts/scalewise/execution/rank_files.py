@@ -116,7 +116,7 @@ class RankSetup(BaseModel, frozen=True, defer_build=True):
     @property
     def resumes(self) -> bool:
         """Whether what the program has saved remains if it is ended early."""
-        return program_of(self.definition, dataset=self.dataset).resumes
+        return program_of(self.definition).resumes
 
     @property
     def output(self) -> Path:
