@@ -266,23 +266,23 @@ STEP = "attempt.progress(Progress(epoch=0, epochs=0, step=3))\n"
 
 @pytest.mark.fault(12)
 @pytest.mark.parametrize(
-    ("run", "program", "site", "outcome", "requeue"),
+    ("run", "program", "site", "spent", "outcome", "goes_back"),
     [
-        pytest.param(RESUMING, STOPPED % (STEP, "SIGUSR1"), SLURM, "interrupted", True, id="saved"),
-        pytest.param(RESUMING, STOPPED % ("", "SIGUSR1"), SLURM, "failed", False, id="nothing saved"),
-        pytest.param(RUN, STOPPED % (STEP, "SIGUSR1"), SLURM, "failed", False, id="never saves"),
-        pytest.param(RESUMING, STOPPED % (STEP, "SIGTERM"), SLURM, "interrupted", False, id="cancelled"),
-        pytest.param(RESUMING, STOPPED % (STEP, "SIGUSR1"), HERE, "interrupted", False, id="no Slurm"),
+        pytest.param(RESUMING, STOPPED % (STEP, "SIGUSR1"), SLURM, 1, "interrupted", True, id="saved"),
+        pytest.param(RESUMING, STOPPED % (STEP, "SIGUSR1"), SLURM, 60, "failed", False, id="no time left"),
+        pytest.param(RESUMING, STOPPED % ("", "SIGUSR1"), SLURM, 1, "failed", False, id="nothing saved"),
+        pytest.param(RUN, STOPPED % (STEP, "SIGUSR1"), SLURM, 1, "failed", False, id="never saves"),
+        pytest.param(RESUMING, STOPPED % (STEP, "SIGTERM"), SLURM, 1, "interrupted", False, id="cancelled"),
+        pytest.param(RESUMING, STOPPED % (STEP, "SIGUSR1"), HERE, 1, "interrupted", False, id="no Slurm"),
     ],
 )
-@pytest.mark.parametrize("has_time", [True, False])
 def test_only_a_run_that_the_end_of_its_job_ended_and_that_came_further_goes_back_into_the_queue(
     run: RunDefinition,
     program: str,
     site: SiteLaunch,
+    spent: float,
     outcome: str,
-    requeue: bool,
-    has_time: bool,
+    goes_back: bool,
     one: OneRun,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -290,12 +290,9 @@ def test_only_a_run_that_the_end_of_its_job_ended_and_that_came_further_goes_bac
     monkeypatch.setattr(jobs, "wait_for_earlier_job", lambda *_arguments: "")
     monkeypatch.setattr(jobs, "SIGNAL_SPREAD_SECONDS", 0.0)
     monkeypatch.setattr(jobs, "requeue", lambda job: f"Slurm job {job} is CANCELLED")
-    if not has_time:  # a program that says it resumes may save nothing
-        leave_failure(one.folder, run, "interrupted", "x", inputs=input_hashes(run, None), seconds=60.0)
+    leave_failure(one.folder, run, "interrupted", "x", inputs=input_hashes(run, None), seconds=spent)
     failure = one.fails(program, one.job(run), site)
-    goes_back = requeue and has_time
-    assert failure.outcome == ("failed" if requeue and not has_time else outcome)
-    assert failure.permanent == (failure.outcome == "failed")
+    assert (failure.outcome, failure.permanent) == (outcome, outcome == "failed")
     log = one.log.read_text(encoding="utf-8") if one.log.exists() else ""
     assert ("it does not go back: Slurm job 7 is CANCELLED" in log) == goes_back
 
