@@ -52,7 +52,7 @@ from scalewise.records import (
 PREAMBLE = """
 import os, signal, sys, time
 from pathlib import Path
-from scalewise.execution.rank_files import Progress, RankFiles
+from scalewise.execution.rank_files import RankFiles
 attempt = RankFiles.join(Path(sys.argv[1]))
 """
 RUN = definition(2).model_copy(update={"settings": ProgramSettings(program=__file__)})
@@ -261,7 +261,7 @@ def test_a_start_resumes_where_enough_steps_follow_to_be_measured(
 # --- the end of a job's time ------------------------------------------------------------------------------
 
 STOPPED = "attempt.mark(0, 'running', host='node-a')\n%sattempt.mark(0, 'stopped', stop_source='%s')\n"
-STEP = "attempt.progress(Progress(epoch=0, epochs=0, step=3))\n"
+STEP = "attempt.progress(3, 'step 3')\n"
 
 
 @pytest.mark.fault(12)

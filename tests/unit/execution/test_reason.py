@@ -12,7 +12,7 @@ import pytest
 from tests.small_runs import definition, rank_setup
 
 from scalewise.config.program import ProgramSettings
-from scalewise.execution.rank_files import PROBE, Progress, RankFiles
+from scalewise.execution.rank_files import PROBE, RankFiles
 from scalewise.execution.reason import (
     GROUP,
     SILENT_SECONDS,
@@ -154,7 +154,7 @@ def test_a_run_that_made_no_step_names_who_waited_for_whom(
 def test_a_run_that_made_steps_names_its_progress_and_who_is_behind(
     cause: str, silent: float, says: list[str], is_permanent: bool, files: RankFiles
 ) -> None:
-    files.progress(Progress(epoch=0, epochs=0, step=10, steps=405))
+    files.progress(10, "step 10/405")
     for rank in range(4):
         (files.folder / PROBE / f"{rank}.1.steps").write_text("7" if rank == 2 else "10")
     text, found = reason(files, 1, cause, silent_seconds=silent, last_line=LINE)

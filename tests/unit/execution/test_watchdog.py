@@ -10,7 +10,7 @@ import pytest
 from tests.small_runs import definition, rank_setup
 
 from scalewise.config.program import ProgramSettings
-from scalewise.execution.rank_files import Progress, RankFiles
+from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.watchdog import NO_STEP_SECONDS, STOP_SECONDS, Cause, Watchdog
 from scalewise.records import RECORD
 
@@ -30,7 +30,7 @@ class Watched:
         self.watchdog = Watchdog(self.files, setup, self.received, self.lines.append, lambda: self.now)
 
     def train(self, step: int = 1) -> None:
-        self.files.progress(Progress(epoch=0, epochs=2, step=step))
+        self.files.progress(step, f"step {step}")
 
     def cause(self, now: float) -> Cause | None:
         self.now = now

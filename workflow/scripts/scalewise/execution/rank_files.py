@@ -141,26 +141,17 @@ class RankSetup(BaseModel, frozen=True, defer_build=True):
 
 
 class Progress(BaseModel, frozen=True, defer_build=True):
-    """The progress of a training, as rank 0 reported it last.
+    """``progress.json``: the progress of a training, as rank 0 reported it last.
 
     Args:
-        epoch: Epochs done.
-        epochs: Epochs of the whole training, if they end it; 0 for a program, whose epochs are unknown.
         step: Optimizer steps done since the training began.
-        steps: Optimizer steps of the whole training, if they end it; None otherwise.
-        reported_at: Time of the report, seconds since the epoch by the clock of rank 0's host.
+        text: The same for readers: ``epoch 3/10``.
+        reported_at: Seconds since the epoch by the clock of rank 0's host.
     """
 
-    epoch: int
-    epochs: int
-    step: int = 0
-    steps: int | None = None
-    reported_at: float = 0.0
-
-    def __str__(self) -> str:
-        if self.steps is not None:
-            return f"step {self.step}/{self.steps}"
-        return f"epoch {self.epoch}/{self.epochs}" if self.epochs else f"step {self.step}"
+    step: int
+    text: str
+    reported_at: float
 
 
 State = Literal["running", "terminated", "finished", "failed", "stopped"]
@@ -368,9 +359,10 @@ class RankFiles:
         """Read the states of the ranks that have started."""
         return [rank for number in range(world_size) if (rank := self.read_rank(number)) is not None]
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, step: int, text: str) -> None:
         """Write the progress of the training, for the job and the status."""
-        self._write(PROGRESS, progress.model_copy(update={"reported_at": time.time()}).model_dump_json())
+        progress = Progress(step=step, text=text, reported_at=time.time())
+        self._write(PROGRESS, progress.model_dump_json())
 
     def read_progress(self) -> Progress | None:
         """Read the progress that rank 0 reported last; None before the first."""

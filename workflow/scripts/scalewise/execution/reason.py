@@ -93,14 +93,15 @@ def _last_place(files: RankFiles, setup: RankSetup, ended: Ended) -> str:
     if progress is None:
         return " ".join(filter(None, ["before its first step.", where_ranks_wait(files, world_size), last]))
     if ended.silent_seconds <= SILENT_SECONDS:
-        return f"at {progress}. {MORE_TIME}"
+        return f"at {progress.text}. {MORE_TIME}"
     steps = steps_by_rank(files.folder / PROBE)
     behind = [rank for rank, done in steps.items() if done == min(steps.values())]
     slowest = ""
     if 0 < len(behind) < world_size:
         named = name_ranks(behind, files.ranks(world_size))
         slowest = f" {named} made the fewest steps, {min(steps.values())}."
-    return f"at {progress}. It may hang: its last step was {ended.silent_seconds:.0f} s ago.{slowest} {last}"
+    hang = f"It may hang: its last step was {ended.silent_seconds:.0f} s ago."
+    return f"at {progress.text}. {hang}{slowest} {last}"
 
 
 def addresses_of_program(files: RankFiles) -> list[str]:

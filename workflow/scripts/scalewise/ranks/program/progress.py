@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scalewise.config.program import ProgramSettings
 from scalewise.config.settings import Settings
-from scalewise.execution.rank_files import Progress, RankFiles, RankSetup
+from scalewise.execution.rank_files import RankFiles, RankSetup
 from scalewise.plan.runs.training_program import steps_per_epoch
 from scalewise.ranks.results.probe_record import steps_done
 
@@ -33,7 +33,7 @@ class ProgramProgress:
         self._from_step, self._steps_per_epoch = setup.from_step, steps_per_epoch(run)
         self._epochs = run.settings.epochs if isinstance(run.settings, Settings) else 0
         self._warmup, self._most = settings.warmup_steps, settings.steps
-        self._written: Progress | None = None
+        self._written = 0
         self._due_at = 0.0
 
     def update(self, now: float) -> None:
@@ -48,18 +48,18 @@ class ProgramProgress:
         steps = steps_done(self._probe_folder)
         if not steps:
             return
-        last = None if self._most is None else self._warmup + self._most
-        done, of_epoch = self._from_step + steps, self._steps_per_epoch
-        progress = Progress(
-            epoch=done // of_epoch if of_epoch else 0,
-            epochs=self._epochs,
-            step=done if last is None else min(done, last),  # later steps are not measured
-            steps=last,
-        )
-        if progress != self._written:
+        done = self._from_step + steps
+        text = f"step {done}"
+        if self._most is not None:
+            last = self._warmup + self._most
+            done = min(done, last)  # later steps are not measured
+            text = f"step {done}/{last}"
+        elif self._steps_per_epoch:
+            text = f"epoch {done // self._steps_per_epoch}/{self._epochs}"
+        if done != self._written:
             with suppress(OSError, ValueError):
-                self._rank_files.progress(progress)
-                self._written = progress
+                self._rank_files.progress(done, text)
+                self._written = done
 
 
 def say(text: str) -> None:
