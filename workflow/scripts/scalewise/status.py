@@ -89,9 +89,8 @@ def _state(
     # a run that was killed leaves its progress, and on one machine only a run at work holds its lock
     at_work = "running" if queue is None and is_training(folder) else ""
     state = at_work if queue is None else queue.get((experiment, run), "")
-    if state == "running":
-        if (progress := RankFiles(folder / ATTEMPT).read_progress()) is not None:
-            state += f" ({progress.text}, {duration_text(now - progress.reported_at)} ago)"
+    if state == "running" and (progress := RankFiles(folder / ATTEMPT).read_progress()) is not None:
+        state += f" ({progress.text}, {duration_text(now - progress.reported_at)} ago)"
     return state or ("waiting" if row["outcome"] == NOT_RUN else str(row["outcome"]))
 
 

@@ -201,47 +201,37 @@ def check_report(report: Mapping[str, Any], preflight: Preflight) -> Iterator[Fi
     hosts = defaultdict(list)
     for rank in ranks:
         hosts[rank["host"]].append(rank["local_rank"])
-    placed = "; ".join(f"{host}: local ranks {sorted(places)}" for host, places in hosts.items())
     planned = list(range(shape.devices_per_node))
-    yield _finding(
-        len(hosts) == shape.nodes and all(sorted(places) == planned for places in hosts.values()),
-        f"{shape.devices_per_node} ranks on each of {', '.join(hosts)}",
-        f"planned were {shape} ranks, found {placed}",
-        PLACES_TASKS,
-    )
+    if len(hosts) == shape.nodes and all(sorted(places) == planned for places in hosts.values()):
+        yield ok(f"{shape.devices_per_node} ranks on each of {', '.join(hosts)}")
+    else:
+        placed = "; ".join(f"{host}: local ranks {sorted(places)}" for host, places in hosts.items())
+        yield bad(f"planned were {shape} ranks, found {placed}", PLACES_TASKS)
     yield from _check_devices(ranks, preflight.cpus_per_device)
     expected = shape.world_size * (shape.world_size + 1) / 2
-    wrong = [rank["rank"] for rank in ranks if rank["total"] != expected]
-    yield _finding(
-        not wrong,
-        f"all-reduce over {shape.world_size} ranks",
-        f"the all-reduce gave ranks {wrong} another sum than {expected:g}",
-        "Set network_interface in the site file, and ask the site which one is right.",
-    )
+    if wrong := [rank["rank"] for rank in ranks if rank["total"] != expected]:
+        fix = "Set network_interface in the site file, and ask the site which one is right."
+        yield bad(f"the all-reduce gave ranks {wrong} another sum than {expected:g}", fix)
+    else:
+        yield ok(f"all-reduce over {shape.world_size} ranks")
     yield from map(_check_rate, report["all_reduces"])
     if report["interface"]:
         yield ok(f"network_interface {report['interface']}")
     environments = sorted({f"{rank['python']} with torch {rank['torch']}" for rank in ranks})
-    yield _finding(
-        len(environments) == 1,
-        f"every rank runs {environments[0]}",
-        f"ranks run different programs: {'; '.join(environments)}",
-        "Set python in the site file, or correct prelude.",
-    )
+    if len(environments) == 1:
+        yield ok(f"every rank runs {environments[0]}")
+    else:
+        fix = "Set python in the site file, or correct prelude."
+        yield bad(f"ranks run different programs: {'; '.join(environments)}", fix)
     for path in preflight.datasets:
         sizes = {rank["host"]: rank["datasets"].get(path) for rank in ranks}
         texts = {host: "missing" if size is None else f"{size:,} bytes" for host, size in sizes.items()}
-        seen = ", ".join(f"{text} on {host}" for host, text in texts.items())
-        yield _finding(
-            len(set(sizes.values())) == 1 and None not in sizes.values(),
-            f"{path}: {next(iter(texts.values()))} on every node",
-            f"{path} is not the same on every node: {seen}",
-            "Work in a folder that all nodes share, and bind it if there is a container.",
-        )
-
-
-def _finding(is_ok: bool, text: str, problem: str, fix: str) -> Finding:
-    return ok(text) if is_ok else bad(problem, fix)
+        if len(set(sizes.values())) == 1 and None not in sizes.values():
+            yield ok(f"{path}: {next(iter(texts.values()))} on every node")
+        else:
+            fix = "Work in a folder that all nodes share, and bind it if there is a container."
+            seen = ", ".join(f"{text} on {host}" for host, text in texts.items())
+            yield bad(f"{path} is not the same on every node: {seen}", fix)
 
 
 def _check_devices(ranks: Sequence[Rank], cpus_per_device: int) -> Iterator[Finding]:
