@@ -70,6 +70,14 @@ def test_a_program_that_resumes_is_requested_to_save_and_has_a_minute(tmp_path: 
     assert "has 60 s to save" in watched.lines[0]
 
 
+def test_a_signal_right_after_the_first_step_leaves_time_to_save_it(watched: Watched) -> None:
+    assert watched.cause(1.0) is None
+    watched.train()
+    watched.received.append(signal.SIGINT)
+    assert watched.cause(1.1) is None
+    assert watched.files.stop_request() == "SIGINT"
+
+
 @pytest.mark.parametrize("reason", ["it does not resume", "it has made no step", "it has a result"])
 def test_ranks_with_nothing_to_save_are_ended_at_once(tmp_path: Path, reason: str) -> None:
     watched = Watched(tmp_path, resumes=reason != "it does not resume")
@@ -117,4 +125,4 @@ def test_a_folder_that_a_user_deletes_does_not_keep_ranks_from_being_ended(watch
     shutil.rmtree(watched.files.folder)
     assert watched.ended(900)[0] is None
     watched.received.append(signal.SIGTERM)
-    assert watched.ended(1000) == ("signal", 901 + STOP_SECONDS)
+    assert watched.ended(1000) == ("signal", 901)

@@ -145,7 +145,8 @@ class Watchdog:
     def _request_stop(self, cause: Cause, source: str, now: float) -> None:
         """Ask a program that resumes to save and to end; others have nothing to wait for."""
         self.requested = cause
-        if not self._setup.resumes or self._step is None or (self._setup.folder / RECORD).exists():
+        has_steps = self._files.read_progress() is not None
+        if not self._setup.resumes or not has_steps or (self._setup.folder / RECORD).exists():
             self._notify(f"{source}: the ranks are ended")
             return
         self._stop_ends = now + STOP_SECONDS
