@@ -233,13 +233,10 @@ def test_prelude_that_fails_is_named(faults: Faults) -> None:
 
 
 @pytest.mark.fault(1, 2, 3, 9, 13)
-def test_faults_leave_neither_processes_nor_jobs_nor_locks(faults: Faults) -> None:
+def test_faults_leave_neither_processes_nor_jobs(faults: Faults) -> None:
     assert faults.code == 1
     assert faults.study.processes() == []
     faults.study.lab.wait_until_queue_is_empty()
-    left = {path.parts[-4] for path in faults.study.folder.glob("results/*/runs/*/lock")}
-    # Slurm's own SIGKILL leaves no time; the next training of the run sees that the job has ended
-    assert left <= {"cancelled", "overtime"}
 
 
 @pytest.mark.fault(8)

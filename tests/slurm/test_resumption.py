@@ -323,7 +323,7 @@ def test_run_that_was_hit_leaves_neither_checkpoints_nor_notes_nor_processes(req
     for run in WARNED:
         left = {path.name for path in requeued.study.run(run, "d2.r1").iterdir()}
         assert left == {path.name for path in requeued.study.run("undisturbed", "d2.r1").iterdir()}
-        assert not left & {"checkpoints", "attempt", "lock"}
+        assert not left & {"checkpoints", "attempt"}
     assert requeued.study.processes() == []
 
 
