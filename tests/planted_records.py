@@ -9,7 +9,7 @@ from typing import Any
 from tests.small_runs import definition
 
 from scalewise.config.experiment import Experiment, ProgramExperiment
-from scalewise.plan.runs.run_definition import RunDefinition, parse_point_name, parse_run_name
+from scalewise.plan.runs.run_definition import RunDefinition, parse_run_name
 from scalewise.plan.runs.runs import global_batch, repeat_settings, settings_of
 from scalewise.records import (
     EPOCHS,
@@ -160,7 +160,7 @@ def write_run(
         measured: Figures that are not the usual ones.
     """
     point, repeat = parse_run_name(run)
-    devices = parse_point_name(point)[0]
+    devices = int(point.split(".")[0].removeprefix("d"))
     changed = {"global_batch_size": 256, "seed": repeat} | dict(options or {}) | dict(settings or {})
     planned = definition(devices, **changed).model_copy(
         update={
@@ -242,7 +242,7 @@ def write_program_run(
         origin: Replaces parts of the provenance.
     """
     point, repeat = parse_run_name(run)
-    devices = parse_point_name(point)[0]
+    devices = int(point.split(".")[0].removeprefix("d"))
     settings = settings_of(spec, ())
     samples = global_batch(settings, devices)
     planned = RunDefinition(

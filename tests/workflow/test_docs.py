@@ -200,7 +200,7 @@ def test_every_path_of_the_repository_that_a_text_names_is_there(document: Path)
 
 
 def test_the_guide_to_the_report_has_every_figure_every_table_and_every_row_of_the_answer() -> None:
-    guide = (ROOT / "docs" / "report-reference.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
     assert [name for name, each in FIGURES.items() if f"| {each.title} (`{name}`) |" not in guide] == []
     assert [each.title for each in TABLES.values() if f'| "{each.title}" |' not in guide] == []
     template = (SCRIPTS / "scalewise" / "report" / "report.html.j2").read_text(encoding="utf-8")

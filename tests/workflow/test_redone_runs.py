@@ -31,7 +31,7 @@ def planted(workplace: Workplace) -> Workplace:
     assert workplace.snakemake("--until", "prepare_dataset", config=STUDY).code == 0
     folder = workplace.folder
     study = load_study(yaml.safe_load(STUDY), [folder / "study.yaml"], folder / "site.yaml")
-    for experiment in study.experiments.values():
+    for experiment in study.parts:
         for run in experiment.runs:
             busy = 0.4 if f"{run.experiment}/{run.run}" in DISTURBED else 0.02
             record = run_record(run, measurements=measurements(other_cpu_fraction=busy))

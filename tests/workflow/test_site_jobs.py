@@ -66,7 +66,7 @@ def largest_of_each_launcher(study: Study) -> list[RunDefinition]:
     """Return a run on the most devices by partition and launcher."""
     largest: dict[tuple[str, str], RunDefinition] = {}
     for (experiment, _), run in study.runs.items():
-        key = study.experiments[experiment].site.partition, run.launcher
+        key = study.experiments[experiment][0].site.partition, run.launcher
         if key not in largest or run.shape.world_size > largest[key].shape.world_size:
             largest[key] = run
     return sorted(largest.values(), key=lambda run: run.shape)
@@ -132,7 +132,7 @@ def test_a_site_gets_the_requests_that_it_describes(
         asked = submitted(login_node, file, site, runs)
         for run in runs:
             words, environment = asked[f"{run.experiment}_{run.run}"]
-            partition = study.experiments[run.experiment].site.partition
+            partition = study.experiments[run.experiment][0].site.partition
             launch = SiteLaunch.model_validate(read_plan(environment)["sites"][partition]["launch"])
             srun = srun_of(run, launch, login_node.folder)
             devices_per_node = run.shape.devices_per_node

@@ -25,7 +25,6 @@ from scalewise.plan.plan_file import (
     PLAN_FOLDER,
     Plan,
     latest_plan,
-    questions_of,
     read_plan,
     runs_in_slurm,
 )
@@ -124,8 +123,7 @@ def train(options: Namespace) -> int:
         os.environ[COMMIT] = source_version(Path(__file__).parent)
     plan = plan_of(options)
     job = plan["runs"][options.experiment][options.run]
-    partition = plan["experiments"][options.experiment]["partition"]
-    launch = SiteLaunch.model_validate(plan["sites"][partition]["launch"])
+    launch = SiteLaunch.model_validate(plan["sites"][job["site"]]["launch"])
     return run_train_job(RunJob.of(job, options.log, options.record, options.attempt), launch)
 
 
@@ -160,9 +158,8 @@ def judge(options: Namespace) -> None:
     from scalewise.analysis.round_texts import round_line
 
     plan = plan_of(options)
-    facts = plan["experiments"][options.folder.name]
-    in_slurm = runs_in_slurm(plan, facts)
-    print(round_line(judge_round(facts["rounds"], options.round, options.folder, in_slurm=in_slurm)))
+    definition = plan["experiments"][options.folder.name]["definitions"][options.part.rstrip(".")]
+    print(round_line(judge_round(definition, options.round, options.folder, in_slurm=runs_in_slurm(plan))))
 
 
 def plot(options: Namespace) -> None:
@@ -177,8 +174,8 @@ def proposal(options: Namespace) -> None:
     """Write the computing-time proposal of an experiment."""
     from scalewise.report.proposal import analysis_of, write_proposal
 
-    plan, question = plan_of(options), options.folder.name
-    write_proposal(analysis_of(plan, question, options.folder.parent), plan, question, options.folder)
+    plan, name = plan_of(options), options.folder.name
+    write_proposal(analysis_of(plan, name, options.folder.parent), plan, name, options.folder)
 
 
 def write_report(options: Namespace) -> None:
@@ -187,7 +184,7 @@ def write_report(options: Namespace) -> None:
     from scalewise.report.section import read_section, write_decisions
 
     plan = plan_of(options)
-    sections = [read_section(plan, name, options.results / name) for name in questions_of(plan)]
+    sections = [read_section(plan, name, options.results / name) for name in plan["experiments"]]
     # first, as `report` looks at its time
     write_page(sections, options.output)
     write_decisions(sections, options.decisions)
@@ -218,7 +215,7 @@ COMMANDS: Mapping[Callable[[Namespace], int | None], Arguments] = {
         "--disturbed": FLAG | {"help": "runs that something disturbed"},
         "--failed": FLAG | {"help": "runs that have not completed"},
         "--dry-run": FLAG | {"help": "name them, and remove nothing"},
-        "names": {"nargs": "*", "help": "runs, digits/d2.r1, or experiments; default: all"},
+        "names": {"nargs": "*", "help": "runs, digits/d2.r1 or 'digits/d2.*', or experiments; default: all"},
     },
     prepare_dataset: {"--dataset": {"required": True}, "--output": PATH},
     prepare_program: {"--preparation": {"required": True}, "--output": PATH},
@@ -232,7 +229,7 @@ COMMANDS: Mapping[Callable[[Namespace], int | None], Arguments] = {
     preflight: {"--status-command": {"default": "squeue"}, "--output": PATH},
     hello: {"--partition": {"default": ""}, "--log": PATH, "--output": PATH},
     analyze: {"folder": FOLDER},
-    judge: {"folder": FOLDER, "--round": {"type": int, "required": True}},
+    judge: {"folder": FOLDER, "--part": {"default": ""}, "--round": {"type": int, "required": True}},
     plot: {"folder": FOLDER},
     proposal: {"folder": FOLDER},
     write_report: {"results": {"type": Path}, "--output": PATH, "--decisions": PATH},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from scalewise.analysis.conditions import OTHER_CONDITIONS
@@ -13,7 +14,7 @@ from scalewise.analysis.study import parts_of
 from scalewise.config.errors import UserError
 from scalewise.execution.lock import LockError, lock_run
 from scalewise.execution.slurm import queued_jobs
-from scalewise.plan.plan_file import Plan, questions_of, runs_in_slurm
+from scalewise.plan.plan_file import Plan, runs_in_slurm
 from scalewise.records import FAILURE, RECORD
 
 SNAKEMAKE_LOCKS = Path(".snakemake/locks")
@@ -37,7 +38,8 @@ def redo(
     Args:
         plan: The study.
         results: Folder of all experiments.
-        names: Runs, ``digits/d2.r1``, or experiments; of these only runs that the next two choose.
+        names: Runs, ``digits/d2.r1``, patterns, ``digits/d2.*``, or experiments; of these only runs that the
+            next two choose.
         disturbed: Choose the runs that something disturbed.
         failed: Choose the runs that have not completed.
         dry_run: Remove nothing.
@@ -82,13 +84,13 @@ def redo(
 
 
 def _is_in(experiment: str, run: str, name: str) -> bool:
-    """Return whether a name is that of a run, of its experiment, or of that on all partitions."""
-    return name in (f"{experiment}/{run}", experiment, experiment.partition("@")[0])
+    """Return whether a name is that of a run, or of its experiment, or a pattern of runs."""
+    return name == experiment or fnmatchcase(f"{experiment}/{run}", name)
 
 
 def _reasons(plan: Plan, results: Path, *, disturbed: bool, failed: bool) -> Iterator[tuple[str, str, str]]:
     """Yield experiment, name and reason of runs to remove: by default, of all that have left something."""
-    for part in [part for question in questions_of(plan) for part in parts_of(plan, question, results)]:
+    for part in [part for name in plan["experiments"] for part in parts_of(plan, name, results)]:
         name = part.experiment.name
         for row in collect(name, part.experiment.spec, part.runs_folder).runs.to_dict("records"):
             run, has_failed = str(row["run"]), row["outcome"] not in NOT_FAILED
@@ -100,7 +102,7 @@ def _reasons(plan: Plan, results: Path, *, disturbed: bool, failed: bool) -> Ite
 
 def _in_slurm(plan: Plan) -> set[str]:
     """Return the wildcards of this folder's jobs that Slurm runs now, as in their comments."""
-    if not any(runs_in_slurm(plan, facts) for facts in plan["experiments"].values()):
+    if not runs_in_slurm(plan):
         return set()
     return {
         job.wildcards for job in queued_jobs() if job.folder == str(Path.cwd()) and job.state != "PENDING"
