@@ -231,7 +231,7 @@ REFUSED = {
     f"{quoted(TRAP)}: {{}}": "experiments has an experiment named ",
     f"key: {{{quoted(TRAP)}: 4}}": f"experiments.key.{TRAP}: Extra inputs are not permitted (is 4)",
     f"dataset: {{model: linear, dataset: {quoted(TRAP)}}}": "experiments.dataset.dataset",
-    f"shape: {{model: linear, dataset: digits, devices: [{quoted(TRAP)}]}}": "experiments.shape.devices[0] is ",
+    f"own: {{model: linear, dataset: digits, devices: [{quoted(TRAP)}]}}": "experiments.own.devices[0] is ",
     "files: {program: train.py, files: ['data/{run}.py']}": "experiments.files.files[0] is 'data/{run}.py'",
     'program: {program: "a$b.py"}': "experiments.program.program is 'a$b.py', ",
 }
