@@ -211,7 +211,9 @@ def test_a_job_is_followed_to_its_end(
             id="the plugin's query does not show it",
         ),
         pytest.param([None], True, "the state of job 41 is unknown: `squeue", SILENT_SECONDS, id="unknown"),
-        pytest.param([("RUNNING", "")], True, "not ended after 6 minutes", 60 * 6.5, id="it does not end"),
+        pytest.param(
+            [("RUNNING", "")], True, "has not ended after 6 minutes", 60 * 6.5, id="it does not end"
+        ),
         pytest.param(
             [("PENDING", "None"), ("PENDING", "QOSMaxGRESPerUser")],
             True,
@@ -234,6 +236,8 @@ def test_a_job_that_is_waited_for_in_vain_is_cancelled_after_a_limit(
     found, state, sent = queue.follow()
 
     assert (found[-1].state, state, sent[-1]) == ("bad", "", CANCELLED)
+    # with a shorter time, it could start
+    assert (SHORTENED in sent) == ("has not ended" in text)
     assert text in found[-1].text
     assert limit < queue.seconds < limit + 4 * LOOK_SECONDS
 

@@ -96,19 +96,18 @@ def _changes(number: str) -> Iterator[tuple[str, Finding | None]]:
             state = "COMPLETED"  # ended, and forgotten by the controller: its report says how
         elif time.monotonic() > silent_at:
             yield state, bad(f"the state of job {number} is unknown: {answer.failure}", "Ask the site.")
-        # without a reason for waiting, Slurm has not compared the job with its limits yet
-        is_judged = latest and (state, reason) not in (("PENDING", ""), ("PENDING", "None"))
-        if is_judged and shown == ("", ""):
-            # from now on its real, short time: it starts sooner
-            ask("scontrol", "update", f"JobId={number}", f"TimeLimit={HELLO_MINUTES}")
         finding = None
-        if is_judged and shown != (state, reason):
-            shown = state, reason
+        # without a reason for waiting, Slurm has not compared the job with its limits yet
+        if latest and (state, reason) not in (shown, ("PENDING", ""), ("PENDING", "None")):
             if state == "PENDING":
                 finding = _waits(number, reason, start)
             elif state == "RUNNING":
                 ends_at = time.monotonic() + 60 * HELLO_MINUTES + 30
                 finding = ok(f"job {number} is running")
+            if shown == ("", "") and finding is not None and finding.state == "ok":
+                # from now on its real, short time: it starts sooner
+                ask("scontrol", "update", f"JobId={number}", f"TimeLimit={HELLO_MINUTES}")
+            shown = state, reason
         if time.monotonic() > ends_at:
             fix = "Look for what is slow in its log: imports, the container, the network."
             finding = bad(f"job {number} has not ended after {HELLO_MINUTES} minutes", fix)
