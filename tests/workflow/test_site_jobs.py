@@ -54,7 +54,7 @@ def examples_of(site: str) -> list[str]:
 def largest_of_each_launcher(study: Study) -> list[RunDefinition]:
     """Return a run on the most devices by partition and launcher."""
     runs = sorted(study.runs.values(), key=lambda run: run.shape.world_size)
-    partitions = {name: each.site.partition for name, each in study.experiments.items()}
+    partitions = {name: parts[0].site.partition for name, parts in study.experiments.items()}
     return list({(partitions[run.experiment], run.launcher): run for run in runs}.values())
 
 
@@ -117,7 +117,7 @@ def test_a_site_gets_the_requests_that_it_describes(
         requested = submitted(login_node, file, site, runs)
         for run in runs:
             words, environment = requested[f"{run.experiment}_{run.run}"]
-            partition = study.experiments[run.experiment].site.partition
+            partition = study.experiments[run.experiment][0].site.partition
             launch = SiteLaunch.model_validate(read_plan(environment)["sites"][partition]["launch"])
             srun = srun_of(run, launch, login_node.folder)
             check_geometry(words, run, run.shape.devices_per_node)

@@ -162,7 +162,7 @@ CLUSTERS = {
         FOUR,
         associations=["other||normal|normal", "lab||normal|normal"],
         slurm_account="lab",
-        says=["Account lab pays in gpu. Also yours: other"],
+        says=["Account lab pays. Also yours: other"],
     ),
     "the only account that the partition takes": planted(
         FOUR,
@@ -397,7 +397,7 @@ def test_several_partitions_and_types_are_described_to_be_compared(programs: Pat
     found = {name: (each["gpu_type"], each["devices_per_node"]) for name, each in facts["partitions"].items()}
     assert found == {"gpu-a100": ("a100", 4), "gpu-h100": ("h100", 4), "other": ("l40", 8)}
     study = load_study({"experiments": {"e": EXPERIMENT | {"partitions": "all"}}}, (), path)
-    assert len(study.experiments) == 3
+    assert len(study.parts) == 3
 
     write(path, partitions=["cpu", "other"], force=True)
 

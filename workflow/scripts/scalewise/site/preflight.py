@@ -66,8 +66,9 @@ class Preflight(RankLaunch):
     @classmethod
     def of(cls, study: Study, partition: str) -> Preflight:
         """Describe the largest and the smallest run of a study on a partition."""
+        parts = [part for part in study.parts if part.site.partition == partition]
         keys = sorted(
-            (key for key in study.runs if study.experiments[key[0]].site.partition == partition),
+            ((part.name, run.run) for part in parts for run in part.runs),
             key=lambda key: (study.runs[key].shape.world_size, study.runs[key].settings.cpus_per_device),
         )
         smallest, largest = study.runs[keys[0]], study.runs[keys[-1]]

@@ -90,12 +90,12 @@ def describe(place: Place) -> Section:
     account, accounts, qos = place.payer.get("account"), place.accounts, names(place.payer.get("qos", ""))
     longest, fewest = facts.get("MaxTime", "UNLIMITED"), number(facts, "MinNodes") or 1
     shared, select = facts.get("OverSubscribe", ""), place.config.get("SelectType", "")
-    whole_nodes = shared.startswith("EXCLUSIVE") or select == "select/linear"
     extra = [f"--constraint={place.constraint}"] if place.constraint else []
     if place.excluded:
         listed = ",".join(sorted(node.name for node in place.excluded))
         extra.append(f"--exclude={ask('scontrol', 'show', 'hostlistsorted', listed).text or listed}")
     needed_qos, refusal = try_whole_nodes(place, extra)
+    extra += needed_qos
     default = f"{'' if account == accounts.default else 'not '}your default"
     of_nodes: list[Row] = [
         ("accelerator", "cuda" if place.gres else "cpu", "Gres (scontrol show node)"),
@@ -114,9 +114,11 @@ def describe(place: Place) -> Section:
         ("partition", name, "scontrol show partition"),
         ("gpu_type", place.gpu_type or None, "Gres" if place.gpu_type else ""),
         ("longest_walltime", longest if ":" in longest else None, f"MaxTime={longest}"),
-        ("exclusive", True if whole_nodes else None, f"OverSubscribe={shared}, SelectType={select}"),
-        ("extra", [*extra, *needed_qos] or None, "further options of sbatch"),
     ]
+    if shared.startswith("EXCLUSIVE") or select == "select/linear":
+        of_jobs.append(("exclusive", True, f"OverSubscribe={shared}, SelectType={select}"))
+    if extra:
+        of_jobs.append(("extra", extra, "further options of sbatch"))
     remarks = {
         f"Partition {name} has no GPUs: a device is a CPU process on this site.": not place.gres,
         f"{place.gpu_type} is a part of a GPU (MIG). Parts have no peer-to-peer transfer: training on "
@@ -127,9 +129,7 @@ def describe(place: Place) -> Section:
         f"The account was not found: {accounts.unknown}. Ask the site for yours, and set slurm.account.": (
             not account and accounts.unknown != NO_ACCOUNTING
         ),
-        f"Account {account} pays in {name}. Also yours: {', '.join(place.others)} (--account NAME).": (
-            place.others
-        ),
+        f"Account {account} pays. Also yours: {', '.join(place.others)} (--account NAME).": place.others,
         f"Partition {name} takes jobs in a reservation only: add --reservation=NAME to slurm.extra.": (
             facts.get("ReqResv") == "YES"
         ),
