@@ -70,7 +70,7 @@ def preflight(**changes: Any) -> Preflight:
         "cpus_per_device": 1,
         "launcher": "torchrun",
         "rendezvous": "tcp",
-        "options": [],
+        "requests": {},
         "datasets": [],
     }
     return Preflight(**usual | changes)
