@@ -50,16 +50,6 @@ def test_a_program_inherits_no_ignored_and_no_blocked_signal() -> None:
     assert [n.name for n in HEEDED for mask in masks.values() if mask >> (n - 1) & 1] == []
 
 
-def test_a_handler_of_the_program_is_seen() -> None:
-    code = "import signal; signal.signal(signal.SIGUSR1, print); print('ready', flush=True); signal.pause()"
-    child = Child([sys.executable, "-c", code], os.environ)
-    wait_until(lambda: child.wait(0.05) is None and child.tail, "the program prints nothing")
-    assert child.handles(signal.SIGUSR1)
-    assert not child.handles(signal.SIGTERM)
-    child.end()
-    assert not child.handles(signal.SIGUSR1)
-
-
 def test_a_line_without_end_is_kept_from_its_begin_where_an_error_has_its_name() -> None:
     child = Child([sys.executable, "-c", "print('ValueError: ' + 'x' * 1_000_000)"], os.environ)
     wait_until(lambda: child.wait(1) is not None, "the program has not ended")
@@ -68,12 +58,13 @@ def test_a_line_without_end_is_kept_from_its_begin_where_an_error_has_its_name()
     assert [len(line) for line in child.tail] == [LONGEST_LINE]
 
 
+CUDA, HIP, ROCR = (f"{name}_VISIBLE_DEVICES" for name in ("CUDA", "HIP", "ROCR"))
 UUIDS = "GPU-5ebe9f43,GPU-ac33420d,GPU-1f0a4c2b"
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+    for name in (CUDA, HIP, ROCR):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -130,44 +121,30 @@ def test_a_program_that_starts_its_ranks_is_given_no_rank() -> None:
 @pytest.mark.parametrize(
     ("given", "shape", "visible"),
     [
-        pytest.param(None, "1x1", "0", id="the first of a workstation"),
-        pytest.param(None, "1x4", "0,1,2,3", id="as many as the run has"),
-        pytest.param("2,3,5", "1x2", "2,3", id="the first of those that the user gives"),
-        pytest.param(UUIDS, "1x1", "GPU-5ebe9f43", id="by their names"),
-        pytest.param("0,1,2,3", "2x2", "0,1", id="more on each node than the run needs"),
-        pytest.param("3", "1x4", "3", id="the one that Slurm has bound to the task"),
-        pytest.param("", "1x2", "", id="none"),
+        pytest.param({}, "1x1", "0", id="the first of a workstation"),
+        pytest.param({}, "1x4", "0,1,2,3", id="as many as the run has"),
+        pytest.param({CUDA: "2,3,5"}, "1x2", "2,3", id="the first of those that the user gives"),
+        pytest.param({CUDA: UUIDS}, "1x1", "GPU-5ebe9f43", id="by their names"),
+        pytest.param({CUDA: "0,1,2,3"}, "2x2", "0,1", id="more on each node than the run needs"),
+        pytest.param({CUDA: "3"}, "1x4", "3", id="the one that Slurm has bound to the task"),
+        pytest.param({CUDA: ""}, "1x2", "", id="none"),
+        pytest.param({HIP: "4,5"}, "1x1", "4", id="of HIP"),
+        pytest.param({ROCR: "4,5"}, "1x1", "0", id="within those of ROCR"),
+        pytest.param({ROCR: "0,1", CUDA: "1,0"}, "1x1", "1", id="of ROCR and CUDA"),
     ],
 )
 def test_a_program_sees_the_gpus_of_its_run_on_this_node_and_no_other(
-    given: str | None, shape: str, visible: str, monkeypatch: pytest.MonkeyPatch
+    given: dict[str, str], shape: str, visible: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """DataParallel and frameworks take all that they see: a run of one device would train on several."""
-    if given is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
     starts: Literal["ranks", "itself"]
     for starts in ("ranks", "itself"):
         found = variables_of(shape, starts=starts)
-        assert found["CUDA_VISIBLE_DEVICES"] == visible
-        assert "HIP_VISIBLE_DEVICES" not in found
-
-
-@pytest.mark.parametrize(
-    ("given", "visible"),
-    [
-        pytest.param({"HIP_VISIBLE_DEVICES": "4,5"}, "4", id="of HIP"),
-        pytest.param({"ROCR_VISIBLE_DEVICES": "4,5"}, "0", id="within those of ROCR"),
-        pytest.param({"ROCR_VISIBLE_DEVICES": "0,1", "CUDA_VISIBLE_DEVICES": "1,0"}, "1", id="of both"),
-    ],
-)
-def test_a_program_under_rocm_sees_the_gpus_of_its_run(
-    given: dict[str, str], visible: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
-    found = variables_of("1x1")
-    assert found["HIP_VISIBLE_DEVICES"] == found["CUDA_VISIBLE_DEVICES"] == visible
-    assert found.get("ROCR_VISIBLE_DEVICES") == given.get("ROCR_VISIBLE_DEVICES")
+        assert found[CUDA] == visible
+        assert found.get(HIP) == (visible if {HIP, ROCR} & given.keys() else None)
+        assert found.get(ROCR) == given.get(ROCR)
 
 
 @pytest.mark.parametrize(("accelerator", "visible"), [("cpu", ""), ("cuda", "0,1")])
