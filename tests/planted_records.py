@@ -9,7 +9,7 @@ from typing import Any
 from tests.small_runs import definition
 
 from scalewise.config.experiment import Experiment
-from scalewise.plan.runs.run_definition import RunDefinition, parse_point_name, parse_run_name
+from scalewise.plan.runs.run_definition import RunDefinition, parse_run_name
 from scalewise.records import (
     EPOCHS,
     FAILURE,
@@ -67,10 +67,7 @@ def rank_record(rank: int, **changes: Any) -> RankRecord:
         "threads": 1,
         "cpu_affinity": "0",
         "train_samples": 256,
-        "step_seconds_p05": 0.2,
         "step_seconds_p50": 0.25,
-        "step_seconds_p95": 0.3,
-        "step_seconds_max": 0.3,
         "loader_wait_seconds": None,
         "peak_memory_bytes": 700_000_000,
     }
@@ -159,7 +156,7 @@ def write_run(
         measured: Figures that are not the usual ones.
     """
     point, repeat = parse_run_name(run)
-    devices = parse_point_name(point)[0]
+    devices = int(point.split(".")[0].removeprefix("d"))
     changed = {"global_batch_size": 256, "seed": repeat} | dict(options or {}) | dict(settings or {})
     planned = definition(devices, **changed).model_copy(
         update={

@@ -78,7 +78,7 @@ def two_partitions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report on an experiment on two partitions."""
 
     def speed(run: RunDefinition) -> float:
-        return Law(rate=500.0 if run.experiment.endswith("@h200") else 200.0).speed(run)
+        return Law(rate=500.0 if run.partition == "h200" else 200.0).speed(run)
 
     text = experiments(known={"title": "What is planted", "devices": [1, 2], "partitions": "all"})
     site: dict[str, object] = {

@@ -121,9 +121,8 @@ class DrawnStudies(StudyFolder):
 def show(study: Study) -> None:
     """Write everything that a plan shows and hands on before anything runs."""
     "".join(plan_lines(study, Path("results"), {})).encode()
-    for planned in study.experiments.values():
-        json.loads(planned.analysis_definition)
-        json.loads(planned.rounds_definition)
+    for part in study.parts:
+        json.loads(part.definition)
     json.dumps(make_plan(study))
 
 
@@ -141,8 +140,9 @@ def check_plan(study: Study) -> None:
             "two runs share a folder where case is ignored"
         )
         check_name(name)
+    sites = {(part.name, run.run): part.site for part in study.parts for run in part.runs}
     for key, run in study.runs.items():
-        site = study.experiments[run.experiment].site
+        site = sites[key]
         check_name(run.run)
         check_shape(run, study.allocations[key], site)
         check_command(run, study.allocations[key], site)
@@ -289,8 +289,5 @@ def defined(study: Study) -> dict[str, object]:
     """All that decides what is made again, by name."""
     runs = {f"{run.experiment}/{run.run}": run.as_json() for run in study.runs.values()}
     allocations = {f"{key[0]}/{key[1]}": asked for key, asked in study.allocations.items()}
-    experiments = {
-        name: (planned.analysis_definition, planned.rounds_definition)
-        for name, planned in study.experiments.items()
-    }
+    experiments = {f"{part.name} on {part.partition}": part.definition for part in study.parts}
     return {"runs": runs, "allocations": allocations, "experiments": experiments}

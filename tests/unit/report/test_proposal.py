@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -191,7 +190,7 @@ def test_a_requirement_is_decided_by_the_whole_interval_of_three_runs(
 
 def test_what_the_site_bills_and_a_factor_of_the_users_are_in_the_cost(proposed: Proposed) -> None:
     plan, header = proposed.plan, header_of(template_of("ncar"))
-    asked = json.loads(plan["experiments"]["ncar"]["proposal"])
+    asked = plan["experiments"]["ncar"]["proposal"]
     parts = parts_of(plan, "ncar", proposed.folder / "results")
     facts = facts_of(read_and_conclude("ncar", parts, total_times=True), plan, "ncar")
     usual = values_of(facts, header, asked)["totals"]

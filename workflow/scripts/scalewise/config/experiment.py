@@ -188,9 +188,9 @@ class ExperimentKeys(StrictModel):
     64} measures only those that the answer needs."""
     partitions: Annotated[list[str], Field(min_length=1)] | Literal["all"] | None = None
     """Partitions of the site to compare, such as [a100, h200], or all. Their runs have one answer. Default:
-    the site's default partition. Changing it reruns nothing."""
+    the site's default partition."""
     budget: Budget | None = None
-    """The most that the study may spend; for devices that are chosen. Changing it reruns nothing."""
+    """The most that the study may spend; for devices that are chosen."""
     repeats: RepeatsKey = Field(3, validate_default=True)
     """Jobs per device count and option. 95 % intervals are wide with 3, narrower with 6. A mapping adds jobs
     only where the decision is not clear."""

@@ -33,6 +33,7 @@ from scalewise.plan.runs.runs import (
     combinations,
     excluded,
     excludes,
+    partition_of,
     series_label,
     settings_of,
 )
@@ -248,7 +249,7 @@ def _check_series(
             continue
         series = Series(place, experiment, options, settings_of(experiment, options), of_series, site)
         widest = max(experiment.device_counts, key=lambda devices: len(str(devices)))
-        longest = Point(widest, options).run_name(experiment.max_repeats)
+        longest = Point(widest, options, partition_of(experiment)).run_name(experiment.max_repeats)
         if len(longest.encode()) > MAX_NAME_BYTES:
             text = f"makes names of {len(longest.encode())} bytes, and file systems take {MAX_NAME_BYTES}"
             yield Problem((*place, "sweep"), text, "Sweep fewer keys, or shorter values.")
