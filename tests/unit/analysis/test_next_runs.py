@@ -16,9 +16,7 @@ from tests.unit.analysis.planted import ONLY
 
 from scalewise.analysis.judge_round import Limits, judge
 from scalewise.analysis.next_runs import Findings, next_runs
-from scalewise.analysis.study import Analysis, parts_of, read_and_conclude
 from scalewise.config.experiment import DecisionRule, Repeats
-from scalewise.plan.make_plan import make_plan
 from scalewise.plan.runs.rounds import FIRST_OF_BASELINE, Round
 from scalewise.plan.runs.spending import device_hours
 from scalewise.records import RECORD
@@ -196,31 +194,6 @@ def most(judged: Round) -> float:
     return sum(devices[point] * more * OF_A_MINUTE for point, more in judged.further.items())
 
 
-def analyzed(study: PlantedStudy) -> Analysis:
-    (name,) = study.study.experiments
-    return read_and_conclude(name, parts_of(make_plan(study.study), name, study.results))
-
-
-def test_a_rest_that_pays_for_one_of_two_repeats_buys_that_one_and_the_answer_says_what_is_open(
-    tmp_path: Path,
-) -> None:
-    free = PlantedStudy(tmp_path / "free", ONE_MINUTE_RUNS, overhead(0.04))
-    (before,) = (each for each in free.play() if each.further.get("d16") == 2)
-    answer = analyzed(free).answer
-    assert (answer.devices, answer.has_ended, answer.certainty) == (16, True, "clear")
-    budget = spent(before) + 1.5 * 16 * OF_A_MINUTE
-    study = PlantedStudy(tmp_path / "limited", limited(budget), overhead(0.04))
-    rounds = study.play()
-
-    assert rounds[before.number - 1].further["d16"] == 1
-    last = rounds[-1]
-    assert (last.further, last.over_budget) == ({}, ["d16"])
-    assert spent(before) < spent(last) <= budget
-    answer = analyzed(study).answer
-    assert answer.certainty != "clear"
-    assert "budget" in " ".join([answer.spent, answer.reason, *(text for text, _ in answer.cautions)])
-
-
 @pytest.mark.parametrize("failed_seconds", [0.0, 120.0], ids=["one job", "failed twice"])
 def test_tries_that_failed_are_paid_from_the_budget(tmp_path: Path, failed_seconds: float) -> None:
     # two runs of the baseline, and one on 2 devices with all of its time
@@ -236,20 +209,3 @@ def test_tries_that_failed_are_paid_from_the_budget(tmp_path: Path, failed_secon
     assert spent(judged) >= 2 * failed_seconds / 3600
     assert ("d2" in judged.further) == (not failed_seconds)
     assert spent(judged) + most(judged) <= budget
-
-
-def test_repeats_of_a_list_are_added_until_the_decision_is_clear(tmp_path: Path) -> None:
-    text = CHOOSING.replace("{up_to: 16}", "[1, 2, 4]").replace(
-        "steps: 300", "steps: 300\n    repeats: {min: 3}"
-    )
-    # an efficiency of 1 / 1.06 = 0.943 on 2 and 4 devices
-    close = text.replace("min_efficiency: 0.7", "min_efficiency: 0.938")
-    for folder, config, more in (("clear", text, False), ("close", close, True)):
-        study = PlantedStudy(tmp_path / folder, config, overhead(0.1, scatter=0.01))
-        study.make_runs()
-        assert study.judge().requests_more == more
-        while study.rounds()[-1].requests_more:
-            assert study.make_runs()
-            study.judge()
-        assert max(study.rounds()[-1].requested.values()) <= 10
-        assert ("added" in analyzed(study).answer.spent) == more

@@ -56,10 +56,16 @@ def write_runs(
         measured: The same of the figures.
     """
     samples = 16 * devices
-    found = {"command": ["python", "train.py"], "ended": "steps" if spec.steps else "itself"}
-    found |= {"samples_from": "loader", "samples_seen": float(samples), "precision": "parameters bfloat16"}
-    found |= {"parallelism": DDP if devices > 1 else [], "imported_files": {"model.py": "a" * 64}}
-    found |= {"losses": [(step, 2.0 - 0.05 * step) for step in range(0, STEPS, 4)]}
+    found: dict[str, Any] = {
+        "command": ["python", "train.py"],
+        "ended": "steps" if spec.steps else "itself",
+        "samples_from": "loader",
+        "samples_seen": float(samples),
+        "precision": "parameters bfloat16",
+        "parallelism": DDP if devices > 1 else [],
+        "imported_files": {"model.py": "a" * 64},
+        "losses": [(step, 2.0 - 0.05 * step) for step in range(0, STEPS, 4)],
+    }
     known = {"inputs": {"program": "b" * 64}, "versions": {"torch": "2.15.0", "python": "3.11.7"}}
     startup = {"launch_seconds": 1.0, "preparation_seconds": 3.0, "first_step_seconds": 0.5}
     for repeat, factor in zip(range(1, spec.repeats.max + 1), SCATTER, strict=False):
