@@ -110,13 +110,13 @@ def plan_one_run(
     """
     run = RunDefinition.model_validate_json(definition)
     job = {
+        "site": "",
         "definition": definition,
         "inputs": {"dataset": [] if dataset is None else str(dataset)},
         "limits": asdict(LIMITS) | limits,
     }
     plan = {
         "sites": {"": {"launch": (launch or SiteLaunch()).model_dump(mode="json")}},
-        "experiments": {run.experiment: {"partition": ""}},
         "runs": {run.experiment: {run.run: job}},
     }
     path.write_text(json.dumps(plan), encoding="utf-8")
