@@ -10,7 +10,6 @@ import pytest
 
 from scalewise.analysis.blocks import (
     separable,
-    siblings,
     verified_blocks,
 )
 
@@ -64,14 +63,3 @@ def test_counts_that_a_queue_started_apart_are_not_separable(
 ) -> None:
     found = separable(started(sorted(shuffled(repeats=repeats), key=key)), 1)
     assert (found.apart, found.in_time) == (apart, False)
-
-
-def test_runs_that_were_on_a_node_at_the_same_time_are_siblings() -> None:
-    runs = pd.DataFrame(
-        {
-            "started": [0.0, 100.0, 500.0, 550.0, 900.0, np.nan],
-            "ended": [500.0, 300.0, 700.0, 800.0, 950.0, np.nan],
-            "hosts": ["a", "b", "a, c", "c", "a", "a"],
-        }
-    )
-    assert siblings(runs).tolist() == [False, False, True, True, False, False]
