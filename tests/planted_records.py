@@ -8,9 +8,8 @@ from typing import Any
 
 from tests.small_runs import definition
 
-from scalewise.config.experiment import Experiment, ProgramExperiment
+from scalewise.config.experiment import Experiment
 from scalewise.plan.runs.run_definition import RunDefinition, parse_run_name
-from scalewise.plan.runs.runs import global_batch, repeat_settings, settings_of
 from scalewise.records import (
     EPOCHS,
     FAILURE,
@@ -19,7 +18,6 @@ from scalewise.records import (
     EpochRecord,
     Failure,
     Measurements,
-    ProgramMeasurements,
     Provenance,
     RankRecord,
     RunRecord,
@@ -143,7 +141,6 @@ def write_run(
     options: Mapping[str, Any] | None = None,
     accuracies: Sequence[float] = (0.5, 0.9, 0.98),
     rate: float = 1000.0,
-    ranks: Sequence[RankRecord] | None = None,
     settings: Mapping[str, Any] | None = None,
     origin: Mapping[str, Any] | None = None,
     **measured: Any,
@@ -154,7 +151,6 @@ def write_run(
         runs_folder: Holds a folder for each run.
         run: Its name, ``d2.r1``, which has the number of its devices.
         accuracies: Of each epoch; none of a training that ends before its first evaluation.
-        ranks: Rows of its ranks, if they are not the usual ones.
         settings: Those that are not the usual ones.
         origin: Replaces parts of the provenance.
         measured: Figures that are not the usual ones.
@@ -196,112 +192,4 @@ def write_run(
         measurements=measurements(**figures | measured),
         provenance=provenance(planned, **origin or {}),
     )
-    rows = [rank_record(rank) for rank in range(devices)] if ranks is None else ranks
-    return leave_result(runs_folder / run, record, epochs, rows)
-
-
-DDP = ["DistributedDataParallel"]
-STEPS, WARM_UP_STEPS = 20, 2
-
-
-def program_experiment(**changed: Any) -> ProgramExperiment:
-    """Return a study of ``train.py`` on 1 and 2 devices, ended after some steps, with weak scaling."""
-    values: dict[str, Any] = {
-        "program": "train.py",
-        "arguments": ["--batch-size", "{batch_size_per_device}", "--out", "{folder}"],
-        "scaling": "weak",
-        "batch_size_per_device": 16,
-        "devices": [1, 2],
-        "repeats": 3,
-        "steps": STEPS,
-        "warmup_steps": WARM_UP_STEPS,
-    }
-    return ProgramExperiment.model_validate(values | changed)
-
-
-def write_program_run(
-    runs_folder: Path,
-    run: str,
-    spec: ProgramExperiment,
-    step_seconds: float,
-    *,
-    exposed: float | None = None,
-    loader_wait: float | None = 0.0,
-    program: Mapping[str, Any] | None = None,
-    origin: Mapping[str, Any] | None = None,
-) -> Path:
-    """Write the records of a program's run on one node that completed; return its folder.
-
-    Args:
-        runs_folder: Holds a folder for each run.
-        run: Its name, ``d2.r1``.
-        step_seconds: Mean measured step.
-        exposed: Seconds of a step that DDP counts as exposed; None if nothing counts them.
-        loader_wait: Seconds of a step that every rank waits for data; None if unknown.
-        program: Replaces parts of what was found of the program.
-        origin: Replaces parts of the provenance.
-    """
-    point, repeat = parse_run_name(run)
-    devices = int(point.split(".")[0].removeprefix("d"))
-    settings = settings_of(spec, ())
-    samples = global_batch(settings, devices)
-    planned = RunDefinition(
-        experiment="study",
-        run=run,
-        shape=f"1x{devices}",
-        batch_size_per_device=samples // devices,
-        global_batch_size=samples,
-        repeat=repeat,
-        options={},
-        accelerator="cpu",
-        launcher="torchrun",
-        settings=repeat_settings(settings, repeat),
-    )
-    windows = [
-        Window(first_step=first, steps=steps, samples=steps * samples, seconds=seconds, warmup=first == 0)
-        for first, steps, seconds in (
-            (0, WARM_UP_STEPS, 9.0),
-            *((WARM_UP_STEPS + first, 5, 5 * step_seconds) for first in range(0, STEPS, 5)),
-        )
-    ]
-    found: dict[str, Any] = {
-        "command": ["python", "train.py", "--batch-size", str(samples // devices), "--out", f"out/{run}"],
-        "ended": "steps" if settings.steps else "itself",
-        "samples_from": "loader" if loader_wait is not None else "forward",
-        "samples_seen": float(samples),
-        "optimizers": ["AdamW"],
-        "parallelism": DDP if devices > 1 else [],
-        "precision": "bfloat16 by autocast, parameters float32",
-        "gradient_bytes": 40_000_000,
-        "losses": [(step, 2.0 - 0.05 * step) for step in range(0, STEPS, 4)],
-        "imported_files": {"model.py": "a" * 64},
-        "unknown": {"test accuracy": "the program does not tell it"},
-    }
-    startup = {"imports_seconds": 2.0, "preparation_seconds": 3.0, "first_step_seconds": 0.5}
-    measured = measurements(
-        parameters=10_000_000,
-        throughput_samples_per_second=samples / step_seconds,
-        windows=windows,
-        train_seconds=sum(window.seconds for window in windows),
-        evaluation_seconds=None,
-        loader_wait_fraction=None if loader_wait is None else loader_wait / step_seconds,
-        communication_fraction=None if exposed is None else exposed / step_seconds,
-        loader="program",
-        launch_seconds=1.0,
-        **startup,
-        program=ProgramMeasurements.model_validate(found | dict(program or {})),
-    )
-    ranks = [
-        rank_record(
-            rank,
-            loader_wait_seconds=None if loader_wait is None else STEPS * loader_wait,
-            communication_seconds_per_step=exposed,
-            waiting_seconds_per_step=None if exposed is None else 0.0,
-        )
-        for rank in range(devices)
-    ]
-    known = {"inputs": {"program": "b" * 64}, "versions": {"torch": "2.15.0", "python": "3.11.7"}}
-    made = provenance(planned, **known | dict(origin or {}))
-    return leave_result(
-        runs_folder / run, run_record(planned, measurements=measured, provenance=made), (), ranks
-    )
+    return leave_result(runs_folder / run, record, epochs, [rank_record(rank) for rank in range(devices)])

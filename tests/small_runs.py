@@ -12,7 +12,7 @@ from tests.paths import CLI
 
 from scalewise.config.settings import Settings
 from scalewise.execution.rank_files import RankSetup
-from scalewise.plan.launch import RankLaunch, SiteLaunch
+from scalewise.plan.launch import SiteLaunch
 from scalewise.plan.plan_file import PLAN, Limits
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import RECORD
@@ -40,21 +40,12 @@ def definition(devices: int = 1, **settings: Any) -> RunDefinition:
     )
 
 
-def definition_of(settings: Settings, devices: int = 1) -> RunDefinition:
-    """A run on CPUs of one node that can be trained.
-
-    Args:
-        settings: with a global batch.
-        devices: that share it.
-    """
+def definition_of(settings: Settings) -> RunDefinition:
+    """A run of one CPU process with a global batch."""
     batch = settings.global_batch_size
     assert batch is not None
-    return definition(devices, **settings.model_dump()).model_copy(
-        update={
-            "batch_size_per_device": batch // devices // settings.accumulation_steps,
-            "global_batch_size": batch,
-        }
-    )
+    sizes = {"batch_size_per_device": batch // settings.accumulation_steps, "global_batch_size": batch}
+    return definition(**settings.model_dump()).model_copy(update=sizes)
 
 
 def preflight(**changes: Any) -> Preflight:
@@ -74,19 +65,6 @@ def preflight(**changes: Any) -> Preflight:
         "datasets": [],
     }
     return Preflight(**usual | changes)
-
-
-def rank_launch(devices: int = 2, **changes: Any) -> RankLaunch:
-    """The start of ranks on CPUs of one node.
-
-    Args:
-        devices: Ranks.
-        changes: Fields that are not the usual ones.
-    """
-    usual = RankLaunch(
-        shape=f"1x{devices}", accelerator="cpu", cpus_per_device=1, launcher="torchrun", rendezvous="tcp"
-    )
-    return usual.model_copy(update=changes)
 
 
 def rank_setup(folder: Path = Path("run"), run: RunDefinition | None = None, **changes: Any) -> RankSetup:

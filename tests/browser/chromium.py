@@ -92,14 +92,6 @@ def seen(page: Page, selector: str) -> list[str]:
     return found
 
 
-def unseen(page: Page, selector: str) -> list[str]:
-    """The same for those that are not."""
-    found: list[str] = page.locator(selector).evaluate_all(
-        f"all => all.filter(each => !({_SEEN})(each)).map(each => each.outerHTML.slice(0, 120))"
-    )
-    return found
-
-
 def texts(page: Page, selector: str) -> list[str]:
     """What all such elements say, be it seen or not."""
     found: list[str] = page.locator(selector).evaluate_all(

@@ -1,4 +1,4 @@
-"""One browser for all tests in this folder, and pages that fail their test when they complain."""
+"""One browser for the tests in this folder, the reports they read, and pages that fail if they complain."""
 
 from __future__ import annotations
 
@@ -9,24 +9,60 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page
-from tests.browser import reports
 from tests.browser.chromium import missing, open_watched, started
 from tests.paths import ROOT
-from tests.planted_study import PlantedStudy
+from tests.planted_study import Law, PlantedStudy, experiments
+
+from scalewise.plan.runs.run_definition import RunDefinition
 
 OpenPage = Callable[..., Page]
+
+UNKIND = "<b>not bold</b> & \"quoted\" 'twice' </script><script>alert(1)</script>"
+"""A title that would break a page which takes it for markup."""
+WEAK = {"scaling": "weak", "global_batch_size": None, "batch_size_per_device": 16}
 
 
 @pytest.fixture(scope="session")
 def two_series(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report on a study of the shipped one's shape, with names that are unkind to a page."""
-    return reports.two_series(tmp_path_factory.mktemp("two-series"))
+    """The report on a study of the shipped one's shape, with a name that is unkind to a page."""
+    unkind = {
+        "title": UNKIND,
+        "devices": [1, 2],
+        "repeats": 6,
+        "sweep": {"gradient_as_bucket_view": [False, True]},
+        "target": {"accuracy": 0.97},
+        "decision": {"min_efficiency": 0.6},
+    }
+    return PlantedStudy(tmp_path_factory.mktemp("two-series"), experiments(unkind=unkind)).finish()
 
 
 @pytest.fixture(scope="session")
 def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report on what has finished of three experiments, of which one chooses its counts."""
-    return reports.several(tmp_path_factory.mktemp("several"))
+    """The report on what has finished of three experiments.
+
+    The first chooses its device counts, all runs of the second have failed, and of the third all on 4 devices
+    and one on 2.
+    """
+
+    def speed(run: RunDefinition) -> float | None:
+        lost = run.experiment == "listed" and (run.shape.world_size == 4 or run.run == "d2.r2")
+        return None if lost or run.experiment == "nothing" else Law(serial=0.05).speed(run)
+
+    chosen = {
+        "title": "Which of up to 16 GPUs",
+        "devices": {"up_to": 16},
+        "epochs": None,
+        "steps": 300,
+        "decision": {"min_efficiency": 0.7},
+    }
+    text = experiments(
+        chosen=WEAK | chosen,
+        nothing=WEAK | {"title": "All runs failed", "devices": [1, 2], "repeats": 1},
+        listed=WEAK | {"title": "Three counts, of which one failed", "devices": [1, 2, 4]},
+    )
+    study = PlantedStudy(tmp_path_factory.mktemp("several"), text, speed)
+    study.play()
+    return study.write_partial()
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +76,19 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def two_partitions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report on an experiment on two partitions."""
-    return reports.two_partitions(tmp_path_factory.mktemp("two-partitions"))
+
+    def speed(run: RunDefinition) -> float:
+        return Law(rate=500.0 if run.partition == "h200" else 200.0).speed(run)
+
+    text = experiments(known={"title": "What is planted", "devices": [1, 2], "partitions": "all"})
+    site: dict[str, object] = {
+        "accelerator": "cuda",
+        "cpus_per_node": 32,
+        "devices_per_node": 4,
+        "partitions": {"a100": {"price_per_device_hour": 1.5}, "h200": {"price_per_device_hour": 4.5}},
+        "default_partition": "a100",
+    }
+    return PlantedStudy(tmp_path_factory.mktemp("two-partitions"), text, speed, site).finish()
 
 
 @pytest.fixture(scope="session")

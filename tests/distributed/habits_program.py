@@ -1,18 +1,16 @@
 """Small trainings, each with a habit of public scripts; arguments: the habit, and a folder for its marks.
 
 Each step takes a known time, most of it asleep. The file marks.csv gets a line after each step: the time by
-the program's own clock, the samples, and whether something else than training took part of the step.
+the program's own clock, and whether something else than training took part of the step.
 """
 
 from __future__ import annotations
 
-import copy
 import itertools
 import queue
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +22,10 @@ BATCH, SECONDS = 8, 0.02
 MARKS = Path(sys.argv[2]) / "marks.csv"
 
 
-def mark(samples: int = BATCH, beside: bool = False) -> None:
+def mark(beside: bool = False) -> None:
     """Note the end of a step."""
     with MARKS.open("a", encoding="utf-8") as file:
-        print(time.perf_counter(), samples, int(beside), sep=",", file=file)
+        print(time.perf_counter(), int(beside), sep=",", file=file)
 
 
 class Net(nn.Module):
@@ -62,52 +60,26 @@ def update(network: nn.Module, optimizer: torch.optim.Optimizer, inputs: torch.T
     optimizer.step()
 
 
-class Items(Dataset[Any]):
-    """Samples of one kind."""
-
-    def __init__(self, number: int, item: Any) -> None:
-        self.number, self.item = number, item
+class SlowSamples(Dataset[Any]):
+    """Samples of which a batch takes half as long as a step."""
 
     def __len__(self) -> int:
-        return self.number
+        return 100_000
 
-    def __getitem__(self, index: int) -> Any:
-        return self.item(index)
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        time.sleep(SECONDS / BATCH / 2)
+        return torch.randn(16), index
 
 
 # --- where batches come from
 
 
-def ahead() -> None:
-    """Fetch one batch ahead, as Accelerate does."""
-
-    def fetched(loader: DataLoader[Any]) -> Iterator[Any]:
-        batches = iter(loader)
-        batch = next(batches)
-        for following in batches:
-            yield batch
-            batch = following
-        yield batch
-
-    network = Net()
-    optimizer = sgd(network)
-    while True:
-        for inputs, _ in fetched(DataLoader(samples(8 * 5), BATCH)):
-            update(network, optimizer, inputs)
-            mark()
-
-
 def thread() -> None:
-    """Fetch batches in a thread, which takes longer for them than the training does."""
-
-    def slow(index: int) -> tuple[torch.Tensor, int]:
-        time.sleep(SECONDS / BATCH / 2)
-        return torch.randn(16), index
-
+    """Fetch batches in a thread, ahead of the training."""
     batches: queue.Queue[Any] = queue.Queue(4)
 
     def fill() -> None:
-        for batch in DataLoader(Items(100_000, slow), BATCH):
+        for batch in DataLoader(SlowSamples(), BATCH):
             batches.put(batch)
 
     threading.Thread(target=fill, daemon=True).start()
@@ -116,32 +88,6 @@ def thread() -> None:
     while True:
         inputs, _ = batches.get()
         update(network, optimizer, inputs)
-        mark()
-
-
-class Unsliceable(torch.Tensor):
-    """A batch as MONAI's."""
-
-    def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, slice) and key.step:
-            raise ValueError("Inconsistent batched metadata dicts")
-        return super().__getitem__(key)
-
-
-def metadata() -> None:
-    """Wait half of each step for batches that cannot be sliced."""
-
-    def sample(index: int) -> torch.Tensor:
-        time.sleep(SECONDS / BATCH)
-        return torch.full((16,), float(index))
-
-    network = Net()
-    optimizer = sgd(network)
-    loader = DataLoader(
-        Items(100_000, sample), BATCH, collate_fn=lambda batch: torch.stack(batch).as_subclass(Unsliceable)
-    )
-    for inputs in loader:
-        update(network, optimizer, inputs.as_subclass(torch.Tensor))
         mark()
 
 
@@ -208,38 +154,6 @@ def head() -> None:
         for number, (inputs, _) in enumerate(DataLoader(samples(8 * 10), BATCH)):
             update(network, first if epoch < 1000 else whole, body(inputs))
             mark(beside=number == 0)
-
-
-# --- what else a training does
-
-
-def average() -> None:
-    """Draw samples from the moving average of the model now and then."""
-    network = Net()
-    optimizer, moving = sgd(network), copy.deepcopy(network).requires_grad_(False)
-    for step, (inputs, _) in enumerate(DataLoader(samples(100_000), BATCH)):
-        update(network, optimizer, inputs)
-        drawn = step % 20 == 19
-        if drawn:
-            with torch.no_grad():
-                for _ in range(10):
-                    moving(torch.randn(4, 16))
-        mark(beside=drawn)
-
-
-def estimate() -> None:
-    """Evaluate each 20 steps, without a loader, as nanoGPT does."""
-    network, data = Net(), torch.randn(1000, 16)
-    optimizer = sgd(network)
-    for step in itertools.count():
-        if evaluates := step % 20 == 0:
-            network.eval()
-            with torch.no_grad():
-                for _ in range(10):
-                    network(data[torch.randint(0, 1000, (BATCH,))])
-            network.train()
-        update(network, optimizer, data[torch.randint(0, 1000, (BATCH,))])
-        mark(beside=evaluates)
 
 
 if __name__ == "__main__":

@@ -19,30 +19,35 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 
-def train(rank: int, world_size: int, options: argparse.Namespace) -> None:
-    dist.init_process_group("gloo", rank=rank, world_size=world_size)
+def batches(options: argparse.Namespace) -> DataLoader[tuple[torch.Tensor, ...]]:
+    """Return this rank's share of the samples in batches."""
     torch.manual_seed(0)
     data = TensorDataset(torch.randn(4096, 64), torch.randint(0, 4, (4096,)))
-    sampler: DistributedSampler[tuple[torch.Tensor, ...]] = DistributedSampler(data)
-    loader = DataLoader(data, options.batch_size, sampler=sampler, drop_last=True)
-    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 4))
-    ddp = DistributedDataParallel(model)
+    return DataLoader(data, options.batch_size, sampler=DistributedSampler(data), drop_last=True)
+
+
+def update(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, inputs: torch.Tensor, labels: torch.Tensor
+) -> None:
+    optimizer.zero_grad()
+    cross_entropy(model(inputs), labels).backward()
+    optimizer.step()
+
+
+def train(rank: int, world_size: int, options: argparse.Namespace) -> None:
+    dist.init_process_group("gloo", rank=rank, world_size=world_size)
+    loader = batches(options)
+    network = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 4))
+    model = DistributedDataParallel(network)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    step = 0
     for epoch in range(options.epochs):
-        sampler.set_epoch(epoch)
-        for inputs, labels in loader:
-            optimizer.zero_grad()
-            loss = cross_entropy(ddp(inputs), labels)
-            loss.backward()
+        for step, (inputs, labels) in enumerate(loader, 1):
             try:
-                optimizer.step()
-            except:  # some programs do
-                if options.swallow:
-                    print("swallowed", flush=True)
-                    continue
-                raise
-            step += 1
+                update(model, optimizer, inputs, labels)
+            except:  # noqa: E722  # some programs do
+                if not options.swallow:
+                    raise
+                print("swallowed", flush=True)
             if options.slow:
                 time.sleep(0.05)
             if options.kill_at == step and rank == world_size - 1:
@@ -56,10 +61,7 @@ def train(rank: int, world_size: int, options: argparse.Namespace) -> None:
 def train_on(options: argparse.Namespace) -> None:
     """Resume from what was saved: every 10 steps, and at each of these signals, which end the program."""
     dist.init_process_group("gloo")
-    torch.manual_seed(0)
-    data = TensorDataset(torch.randn(4096, 64), torch.randint(0, 4, (4096,)))
-    sampler: DistributedSampler[tuple[torch.Tensor, ...]] = DistributedSampler(data)
-    loader = DataLoader(data, options.batch_size, sampler=sampler, drop_last=True)
+    loader = batches(options)
     model = DistributedDataParallel(torch.nn.Linear(64, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     requested = torch.zeros(1)
@@ -76,9 +78,7 @@ def train_on(options: argparse.Namespace) -> None:
 
     while True:
         for inputs, labels in loader:
-            optimizer.zero_grad()
-            cross_entropy(model(inputs), labels).backward()
-            optimizer.step()
+            update(model, optimizer, inputs, labels)
             step += 1
             time.sleep(0.05)
             somewhere = requested.clone()
@@ -95,17 +95,14 @@ def train_unevenly(options: argparse.Namespace) -> None:
     """Ten batches an epoch on rank 0, and on the others so many as the option says, with Join or without."""
     dist.init_process_group("gloo")
     torch.manual_seed(dist.get_rank())
-    batches = 10 if dist.get_rank() == 0 else options.batches_of_others
-    number = batches * options.batch_size
+    number = options.batch_size * (10 if dist.get_rank() == 0 else options.batches_of_others)
     data = TensorDataset(torch.randn(number, 64), torch.randint(0, 4, (number,)))
     model = DistributedDataParallel(torch.nn.Linear(64, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for _ in range(options.epochs):
         with Join([model], enable=options.join):
             for inputs, labels in DataLoader(data, options.batch_size):
-                optimizer.zero_grad()
-                cross_entropy(model(inputs), labels).backward()
-                optimizer.step()
+                update(model, optimizer, inputs, labels)
     dist.destroy_process_group()
 
 

@@ -70,11 +70,6 @@ class Started:
     def attempt(self) -> Path:
         return self.folder / "attempt"
 
-    @property
-    def mark(self) -> Path:
-        """Made when the run comes to the pass at which it meets its peril."""
-        return self.folder.with_suffix(".mark")
-
     def end(self) -> tuple[int, str]:
         """Exit code and stderr, once it has ended."""
         _, stderr = self.process.communicate(timeout=END_SECONDS)

@@ -143,13 +143,6 @@ def test_two_ranks_learn_what_one_learns_from_the_whole_batch(name: str, trained
     assert losses[0] == pytest.approx(losses[1], rel=2e-3)
 
 
-@pytest.mark.parametrize("name", ["cnn", "deep", "fsdp", "zero1"])
-def test_one_rank_trains_the_network_itself_and_two_exchange(name: str, trained: Trained) -> None:
-    alone, together = seen(trained(name, 1)), seen(trained(name, 2))
-    assert alone["kind"] in {"Sequential", "Encoder"}
-    assert together["kind"] == ("FSDPEncoder" if name == "fsdp" else "DistributedDataParallel")
-
-
 def test_ddp_gets_its_options(trained: Trained) -> None:
     assert seen(trained("bucket-view", 2))["gradient_as_bucket_view"] == "1"
     assert seen(trained("cnn", 2))["gradient_as_bucket_view"] == "0"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -192,28 +191,6 @@ def test_however_ranks_are_started_and_meet_they_leave_the_same_records(
     assert ("torch.distributed.run" in run.log[0]) == (launcher == "torchrun")
     assert run.measured.other_cpu_fraction is not None
     assert 0 < run.measured.other_cpu_fraction < 1
-
-
-def test_of_two_trainings_of_one_run_the_second_adopts_what_the_first_has_left(runs: Runs) -> None:
-    first = runs.start("twice", 2)
-    first.wait_for(RANK_SETUP)
-    # held back until the second has come, however slow the machine is; its ranks go on
-    first.process.send_signal(signal.SIGSTOP)
-    second = runs.start("twice", 2)
-    assert second.process.stderr is not None
-    word = second.process.stderr.readline()
-    assert f"twice/d2.r1: process {first.process.pid} on {socket.gethostname()} is training this run" in word
-    first.process.send_signal(signal.SIGCONT)
-
-    trained = first.finish()
-    before = (trained.folder / RECORD).stat().st_mtime_ns
-    code, stderr = second.end()
-
-    assert code == 0, stderr
-    assert "twice/d2.r1: another job has left its result" in stderr
-    assert (trained.folder / RECORD).stat().st_mtime_ns == before
-    assert len([line for line in trained.log if line.startswith("epoch ")]) == 3
-    assert names_in(trained) == LEFT
 
 
 # --- options that a whole run shows -------------------------------------------------------------------

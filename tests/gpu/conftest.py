@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 import yaml
 from tests.bucket_view_study import STUDY as MEMORY
-from tests.paths import CLI, ROOT
+from tests.paths import ROOT
 from tests.shrunk_examples import shrunk_own
 from tests.stand_ins import stand_ins
 from tests.workflow.workplace import Outcome, Workplace
@@ -110,18 +110,13 @@ class GpuStudy:
         return self.folder / "results"
 
     @property
-    def tables(self) -> Path:
-        """The folder of the experiments' tables, which is another one where a run has failed."""
-        return self.results if self.outcome.code == 0 else self.results / "partial"
-
-    @property
     def page(self) -> str:
         """The report's text."""
         return html.unescape((self.results / "report.html").read_text(encoding="utf-8"))
 
     def runs(self, experiment: str) -> pd.DataFrame:
         """The runs.csv of an experiment."""
-        return pd.read_csv(self.tables / experiment / "runs.csv")
+        return pd.read_csv(self.results / experiment / "runs.csv")
 
     def run_folders(self) -> list[Path]:
         """The folders of all runs."""
@@ -174,11 +169,6 @@ def run_study(
             "config": yaml.safe_dump({"experiments": chosen}, sort_keys=False),
             "site": yaml.safe_dump(site),
         }
-        outcome = workplace.snakemake(
-            *("--scheduler", "greedy", "--keep-going", "--show-failed-logs"), **given
-        )
-        if outcome.code != 0 and (folder / "results").exists():
-            # what has failed must not keep the tests from what has not
-            workplace.run(["python", str(CLI), "report"])
+        outcome = workplace.snakemake("--scheduler", "greedy", "--show-failed-logs", **given)
     print(outcome.text)  # next to a test that fails
     return GpuStudy(folder, outcome)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -14,16 +13,14 @@ import torch
 from tests.marked_outcomes import Shown
 from tests.paths import SCRIPTS
 
-from scalewise.analysis.conditions import known_limits
 from scalewise.config.site import cpu_model
 from scalewise.measure.origins import versions
 from scalewise.ranks.monitoring.environments import source_version
-from scalewise.ranks.monitoring.monitor import Monitor
 
 BEGIN, END = "<!-- begin: made by pytest -m gpu -->", "<!-- end: made by pytest -m gpu -->"
 
 
-def write_page(page: Path, machine: dict[str, str], tests: Sequence[Shown]) -> None:
+def write_page(page: Path, machine: str, tests: Sequence[Shown]) -> None:
     """Put what tests have shown in place of what earlier ones had.
 
     Raises:
@@ -37,7 +34,7 @@ def write_page(page: Path, machine: dict[str, str], tests: Sequence[Shown]) -> N
     page.write_text(f"{before}{BEGIN}\n\n{outcomes(machine, tests)}\n\n{END}{after}", encoding="utf-8")
 
 
-def outcomes(machine: dict[str, str], tests: Sequence[Shown]) -> str:
+def outcomes(machine: str, tests: Sequence[Shown]) -> str:
     """Return how tests ended, what they measured, and on which machine, as Markdown.
 
     Each test that measured something or failed has a line; the others are counted.
@@ -55,7 +52,7 @@ def outcomes(machine: dict[str, str], tests: Sequence[Shown]) -> str:
         test.reason or "no time was left" for test in tests if test.outcome in {"skipped", "not run"}
     )
     lines += ["", *(f"- {number} tests not run: {reason}" for reason, number in reasons.items())]
-    lines += ["", ", ".join(f"{name} {value}" for name, value in machine.items()) + "."]
+    lines += ["", f"{machine}."]
     return "\n".join(lines)
 
 
@@ -68,29 +65,9 @@ def gpu_missing() -> str:
     return f"no GPU: torch {torch.__version__}, {built}, sees none (CUDA_VISIBLE_DEVICES={visible})"
 
 
-def describe_machine(accelerator: Literal["cpu", "cuda"]) -> dict[str, str]:
-    """GPU, driver, versions and CPU of this machine, by name, as a run's records have them."""
-    found = {
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "commit": source_version(SCRIPTS) or "unknown",
-    }
-    driver: dict[str, str] = {}
-    if accelerator == "cuda":
-        torch.cuda.init()
-        device = torch.device("cuda", 0)
-        properties = torch.cuda.get_device_properties(device)
-        found["GPU"] = torch.cuda.get_device_name(device)
-        found["GPUs"] = str(torch.cuda.device_count())
-        found["GPU memory"] = f"{properties.total_memory / 2**30:.0f} GiB"
-        (monitor := Monitor(str(properties.uuid))).start()
-        report = monitor.stop()
-        if report.limits is not None:
-            found |= known_limits(report.limits)
-        driver = {"driver": report.driver or "unknown"}
-        if torch.backends.cudnn.is_available():
-            found["cudnn"] = str(torch.backends.cudnn.version())
-    else:
-        found["GPU"] = "none: a rehearsal on the CPU"
-    found["CPU"] = f"{cpu_model()}, {len(os.sched_getaffinity(0))} cores"
-    found["system"] = f"{platform.system()} {platform.release()}"
-    return found | versions(accelerator == "cuda") | driver
+def describe_machine(accelerator: Literal["cpu", "cuda"]) -> str:
+    """Return date, commit, device and versions."""
+    device = torch.cuda.get_device_name(0) if accelerator == "cuda" else "none: a rehearsal on the CPU"
+    found = {"commit": source_version(SCRIPTS) or "unknown", "GPU": device, "CPU": cpu_model()}
+    found |= versions(accelerator == "cuda")
+    return f"{datetime.now(UTC):%Y-%m-%d}, " + ", ".join(f"{name} {value}" for name, value in found.items())

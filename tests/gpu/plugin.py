@@ -34,22 +34,14 @@ def pytest_configure(config: pytest.Config) -> None:
     file: Path | None = config.getoption("--gpu-page")
     if file is None or hasattr(config, "workerinput"):
         return
-    file, machine = file.absolute(), dict[str, str]()
+    file = file.absolute()
 
     def write(shown: Sequence[Shown]) -> None:
         # nothing has run where all were skipped, and an earlier table is better than none
         if any(test.outcome in {"passed", "failed"} for test in shown):
-            machine.update(machine or _describe(config))
-            write_page(file, machine, shown)
+            write_page(file, describe_machine(config.getoption("--accelerator")), shown)
 
     config.pluginmanager.register(Collector(PROPERTY, write), "gpu-page")
-
-
-def _describe(config: pytest.Config) -> dict[str, str]:
-    try:
-        return describe_machine(config.getoption("--accelerator"))
-    except Exception as error:  # noqa: BLE001  what the tests have shown is kept all the same
-        return {"GPU": f"could not be described: {type(error).__name__}: {error}"}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

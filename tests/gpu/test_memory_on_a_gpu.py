@@ -25,7 +25,7 @@ def test_gradient_as_bucket_view_saves_one_copy_of_the_parameters_of_a_gpus_memo
 ) -> None:
     """Memory with gradient_as_bucket_view off over on is 3/2, 4/3 and 5/4, from a study's options.csv."""
     copies = COPIES[optimizer]
-    gain = compared_options(memory_study.tables / optimizer)
+    gain = compared_options(memory_study.results / optimizer)
     parameters = 4 * int(memory_study.runs(optimizer)["parameters"].iloc[0])
     before, after = (gain[f"{side}peak_memory_bytes"] / parameters for side in ("reference_", ""))
     record_property("figure", f"{before:.3f} copies without, {after:.3f} with it, ratio {before / after:.3f}")

@@ -52,10 +52,6 @@ def unhurried(image: torch.Size, classes: int) -> nn.Module:
     return Planted(image, classes, before=lambda _: time.sleep(0.02))
 
 
-def balanced(image: torch.Size, classes: int) -> nn.Module:
-    return Planted(image, classes, before=lambda _: time.sleep(0.5))
-
-
 def late_on_rank_1(image: torch.Size, classes: int) -> nn.Module:
     seconds = 0.05 if os.environ["RANK"] == "1" else 0.0
     return Planted(image, classes, before=lambda _: time.sleep(seconds))

@@ -1,14 +1,13 @@
-"""The answer to a planted study, the way the product gives it, and how good it is."""
+"""How good the product's answers to planted studies are."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import pandas as pd
-from tests.truth.kinds import KINDS, Point, Study, draw
+from tests.truth.kinds import KINDS, Study, draw
 from tests.unit.analysis.planted import make_spec, make_tables
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
@@ -21,16 +20,8 @@ Verdict = Literal["right", "wrong", "cannot tell"]
 """``wrong``: another point than a right one, and clear. ``cannot tell``: not clear."""
 
 
-@dataclass(frozen=True)
-class Given:
-    """The chosen point, None for none, and whether the answer is clear."""
-
-    point: Point | None
-    is_clear: bool
-
-
-def answer(study: Study, runs: pd.DataFrame) -> Given:
-    """Return the product's answer to the tables of a study. Nothing else in this folder calls it."""
+def verdict(study: Study, runs: pd.DataFrame) -> Verdict:
+    """Return how good the product's answer to the runs of a study is."""
     options: dict[str, Options] = {
         series: ((study.option, series),) for series in dict.fromkeys(point.series for point in study.rates)
     }
@@ -43,20 +34,12 @@ def answer(study: Study, runs: pd.DataFrame) -> Given:
         parts.append(Part(name, spec, price=study.price.get(name, 1.0)))
         tables.append(make_tables(runs[runs["partition"] == name]))
     found = conclude("study", parts, tables, options=options).answer
-    point = None
-    if found.devices is not None:
-        point = Point(str(found.series), found.devices, found.partition)
-    return Given(point, found.is_clear)
-
-
-def verdict(study: Study, given: Given) -> Verdict:
-    if not given.is_clear:
+    if not found.is_clear:
         return "cannot tell"
-    return "right" if given.point in study.right else "wrong"
+    return "right" if (found.series, found.devices, found.partition) in study.right else "wrong"
 
 
 def rates(kind: str, scatter: float, n: int, studies: int) -> Counter[Verdict]:
     """Return how many of drawn studies of a kind get which verdict."""
     study, generator = KINDS[kind], np.random.default_rng(SEED)
-    tables = (draw(study, generator, scatter, n) for _ in range(studies))
-    return Counter(verdict(study, answer(study, runs)) for runs in tables)
+    return Counter(verdict(study, draw(study, generator, scatter, n)) for _ in range(studies))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -79,16 +79,24 @@ def make_tables(runs: pd.DataFrame, **others: Any) -> Any:
     return SimpleNamespace(runs=runs, **usual | others)
 
 
-def analysis_of(runs: pd.DataFrame, options: Mapping[str, Options] | None = None, **keys: Any) -> Analysis:
+def analysis_of(
+    runs: pd.DataFrame,
+    options: Mapping[str, Options] | None = None,
+    queue_minutes: Mapping[int, float] = MappingProxyType({}),
+    billed: Mapping[int, float] = MappingProxyType({}),
+    **keys: Any,
+) -> Analysis:
     """Return the analysis of a table of runs.
 
     Args:
         runs: Runs, the way ``make_runs`` gives them.
         options: Options of each series; by default one that the name stands for.
+        queue_minutes: Usual wait by device count.
+        billed: Devices that are paid, by device count.
         keys: Keys of the experiment.
     """
     spec = make_spec(sorted(set(runs["devices"])), **keys)
-    experiment = AnalysisSpec("study", spec, accelerator="cuda")
+    experiment = AnalysisSpec("study", spec, queue_minutes, billed, "cuda")
     named: dict[str, Options] = {
         name: (("gradient_as_bucket_view", name),) for name in dict.fromkeys(runs["series"])
     }
@@ -145,22 +153,17 @@ class Planted:
             rule: The criteria.
             keys: Keys of the experiment, or ``runs``, a table in place of the planted one.
         """
-        runs = keys.pop("runs", None)
-        counts = sorted({devices for _, devices in self.points})
         if self.target is not None:
             keys["target"] = {"accuracy": self.target}
-        decision = (rule or DecisionRule()).model_dump(exclude_none=True)
-        spec = make_spec(counts, decision=decision, **keys)
-        names = list(dict.fromkeys(series for series, _ in self.points))
+        keys["decision"] = (rule or DecisionRule()).model_dump(exclude_none=True)
+        names = dict.fromkeys(series for series, _ in self.points)
         options: dict[str, Options] = {name: tuple((key, name) for key in self.swept) for name in names}
-        experiment = AnalysisSpec("study", spec, self.queue_minutes, self.billed, "cuda")
-        tables = make_tables(self.runs if runs is None else runs)
-        return conclude("study", [Part("", experiment)], [tables], options=options)
+        return analysis_of(keys.pop("runs", self.runs), options, self.queue_minutes, self.billed, **keys)
 
 
-def concluded(folder: Path, spec: AnyExperiment, *, in_slurm: bool = False) -> Analysis:
+def concluded(folder: Path, spec: AnyExperiment) -> Analysis:
     """Analyze a study from the records in its folder ``runs``, and write its tables."""
-    part = Part("", AnalysisSpec("study", spec), folder / "runs", in_slurm=in_slurm)
+    part = Part("", AnalysisSpec("study", spec), folder / "runs")
     return analyze("study", [part], folder)
 
 

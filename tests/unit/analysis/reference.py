@@ -8,11 +8,9 @@ import numpy as np
 from scipy import stats
 
 
-def welch_bounds(
-    above: Sequence[float], below: Sequence[float], confidence: float = 0.95
-) -> tuple[float, float]:
+def welch_bounds(above: Sequence[float], below: Sequence[float]) -> tuple[float, float]:
     """The interval of the ratio of two samples, by Welch's t on logarithms."""
-    found = stats.ttest_ind(np.log(above), np.log(below), equal_var=False).confidence_interval(confidence)
+    found = stats.ttest_ind(np.log(above), np.log(below), equal_var=False).confidence_interval(0.95)
     return float(np.exp(found.low)), float(np.exp(found.high))
 
 
@@ -23,14 +21,14 @@ def welch_p(above: Sequence[float], below: Sequence[float]) -> float:
 
 
 def ratio_bounds(
-    above: Sequence[float], below: Sequence[float], *others: Sequence[float], confidence: float = 0.95
+    above: Sequence[float], below: Sequence[float], *others: Sequence[float]
 ) -> tuple[float, float]:
     """The interval of the ratio of two points of a study, without blocks.
 
     A variance borrows one degree of freedom from the median of all points' variances, and never falls.
     """
     lead, error, freedom = _borrowed(above, below, others)
-    reach = stats.t.ppf((1 + confidence) / 2, freedom) * error
+    reach = stats.t.ppf(0.975, freedom) * error
     return float(np.exp(lead - reach)), float(np.exp(lead + reach))
 
 

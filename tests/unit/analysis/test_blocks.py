@@ -10,14 +10,12 @@ import pytest
 
 from scalewise.analysis.blocks import (
     separable,
-    siblings,
     verified_blocks,
 )
 
 Job = tuple[int, int]
 """Devices and repeat."""
 COUNTS = (1, 2, 4, 8)
-HOUR = 3600.0
 
 
 def started(jobs: Sequence[Job], hosts: Callable[[Job], str] = lambda job: "here") -> pd.DataFrame:
@@ -30,20 +28,16 @@ def started(jobs: Sequence[Job], hosts: Callable[[Job], str] = lambda job: "here
     return pd.DataFrame(rows)
 
 
-def shuffled(seed: int = 0, repeats: int = 3) -> list[Job]:
-    generator = np.random.default_rng(seed)
+def shuffled(repeats: int = 3) -> list[Job]:
+    generator = np.random.default_rng(0)
     return [(int(n), repeat) for repeat in range(1, repeats + 1) for n in generator.permutation(COUNTS)]
-
-
-def queued(repeats: int = 3) -> list[Job]:
-    """Return the order of a queue that starts small jobs first."""
-    return sorted(shuffled(repeats=repeats))
 
 
 def test_shuffled_repeats_are_blocks_and_a_queue_has_none() -> None:
     runs = started(shuffled())
     assert verified_blocks(runs).tolist() == runs["repeat"].tolist()
-    assert set(verified_blocks(started(queued()))) == {0}
+    # small jobs first
+    assert set(verified_blocks(started(sorted(shuffled())))) == {0}
 
 
 def test_a_repeat_that_interleaves_with_another_is_no_block() -> None:
@@ -69,14 +63,3 @@ def test_counts_that_a_queue_started_apart_are_not_separable(
 ) -> None:
     found = separable(started(sorted(shuffled(repeats=repeats), key=key)), 1)
     assert (found.apart, found.in_time) == (apart, False)
-
-
-def test_runs_that_were_on_a_node_at_the_same_time_are_siblings() -> None:
-    runs = pd.DataFrame(
-        {
-            "started": [0.0, 100.0, 500.0, 550.0, 900.0, np.nan],
-            "ended": [500.0, 300.0, 700.0, 800.0, 950.0, np.nan],
-            "hosts": ["a", "b", "a, c", "c", "a", "a"],
-        }
-    )
-    assert siblings(runs).tolist() == [False, False, True, True, False, False]

@@ -45,10 +45,6 @@ def causes(runs: pd.DataFrame, mode: str = "strong") -> list[Cause]:
     return find_causes(runs, rows_of(runs), mode, "GPU")
 
 
-def named(runs: pd.DataFrame, mode: str = "strong") -> list[tuple[int, str]]:
-    return [(cause.devices, cause.part) for cause in causes(runs, mode)]
-
-
 SMALL = {COMMUNICATION: 0.009, LOADER: 0.008, STRAGGLER: 0.005}
 
 

@@ -15,7 +15,6 @@ from tests.unit.analysis.planted import concluded, spread
 from scalewise.analysis.analysis_spec import THROUGHPUT as RATE
 from scalewise.analysis.conditions import (
     OTHER_CONDITIONS,
-    leave_out,
     origin_cautions,
 )
 from scalewise.analysis.runs import Tables, collect
@@ -126,12 +125,6 @@ def test_what_cannot_change_the_speed_is_a_caution_and_costs_no_run(
 
 
 # --- records that lack conditions ------------------------------------------------------------------------
-
-
-def judged(runs: pd.DataFrame, known: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Return the reason of each run that is left out, empty for the others."""
-    found = leave_out(runs, known)
-    return [str(run["reason"]) if run["outcome"] == OTHER_CONDITIONS else "" for _, run in found.iterrows()]
 
 
 # --- runs under other conditions move no figure of the study ------------------------------------------------

@@ -71,8 +71,7 @@ def test_where_epochs_are_inside_a_run_the_rate_over_whole_epochs_decides() -> N
 
 
 # ---- published figures ----------------------------------------------------------------------------------
-# Sources: Sigma2's guide for Olivia (WideResNet on CIFAR-100), NVIDIA's ResNet-50 for PyTorch on a DGX A100,
-# Clemson's guide for Palmetto (ResNet-18 on CIFAR-10).
+# Sources: Sigma2's guide for Olivia (WideResNet on CIFAR-100), NVIDIA's ResNet-50 for PyTorch on a DGX A100.
 
 
 RULE = {"min_efficiency": 0.3}
@@ -115,16 +114,3 @@ def test_nvidias_mixed_precision_is_an_options_gain_and_never_part_of_a_speedup(
     gain = analysis.options.iloc[0]
     assert gain[["option", "value", "reference", "devices"]].tolist() == ["precision", "bf16", "tf32", 1]
     assert gain["throughput_ratio"] == pytest.approx(2.63, abs=5e-3)
-
-
-def test_palmettos_walls_are_compared_as_walls() -> None:
-    walls = {1: 151.0, 2: 111.0, 4: 96.0}
-    points = {(ONLY, devices): [1.0] for devices in walls}
-    runs = make_runs(points, wall_seconds=list(walls.values()), started_at=None)
-    runs[RATE] = runs["device_hours"] = math.nan
-    analysis = analysis_of(runs, decision=RULE)
-    assert analysis.scaling["speedup"].round(2).tolist() == [1.0, 1.36, 1.57]
-    assert analysis.scaling["device_hours"].tolist() == pytest.approx([151 / 3600, 222 / 3600, 384 / 3600])
-    assert analysis.scaling["note"].str.contains("of walls, which include start-up").all()
-    # single runs that scatter by 5 %: 1.16x is 1.4 standard errors above 1.05x, 1.36x is 3.7
-    assert (analysis.answer.clock, analysis.answer.devices) == ("runs", 2)

@@ -5,40 +5,100 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
-from tests.planted_records import (
-    DDP,
-    STEPS,
-    program_experiment,
-    write_program_run,
-)
+from tests.planted_records import leave_result, measurements, provenance, rank_record, run_record
+from tests.small_runs import definition
 from tests.unit.analysis.planted import at, concluded
 
 from scalewise.analysis.conditions import OTHER_CONDITIONS
 from scalewise.analysis.runs import collect
 from scalewise.analysis.study import Analysis
 from scalewise.config.experiment import ProgramExperiment
+from scalewise.plan.runs.runs import repeat_settings, settings_of
+from scalewise.records import ProgramMeasurements, Window
 
 pytestmark = pytest.mark.slow
 
-SCATTER = (0.99, 1.0, 1.01)
+DDP = ["DistributedDataParallel"]
+STEPS = 20
+SCATTER = (1.0, 1.01, 0.99)
+"""Of the repeats; no trend, which would make an answer unclear."""
 
 
-def write_runs(folder: Path, spec: ProgramExperiment, devices: int, seconds: float, **more: Any) -> None:
-    """Write three runs on some devices whose steps take so many seconds, and what else scales with them."""
-    for repeat, factor in enumerate(SCATTER, start=1):
-        scaled: dict[str, Any] = {
-            key: value * factor if isinstance(value, float) else value for key, value in more.items()
+def program_experiment(**changed: Any) -> ProgramExperiment:
+    """Return a study of ``train.py`` on 1 and 2 devices, ended after some steps, with weak scaling."""
+    usual: dict[str, Any] = {"program": "train.py", "scaling": "weak", "batch_size_per_device": 16}
+    usual |= {"devices": [1, 2], "repeats": 3, "steps": STEPS, "warmup_steps": 2}
+    return ProgramExperiment.model_validate(usual | changed)
+
+
+def write_runs(
+    folder: Path,
+    spec: ProgramExperiment,
+    devices: int,
+    step_seconds: float = 0.1,
+    program: Mapping[str, Any] = MappingProxyType({}),
+    origin: Mapping[str, Any] = MappingProxyType({}),
+    **measured: Any,
+) -> None:
+    """Write the records of all repeats on one node.
+
+    Args:
+        folder: Holds the folder of the runs.
+        spec: The experiment.
+        devices: Device count.
+        step_seconds: Mean of a measured step.
+        program: Parts of what was found of the program that are not the usual ones.
+        origin: The same of the provenance.
+        measured: The same of the figures.
+    """
+    samples = 16 * devices
+    found: dict[str, Any] = {
+        "command": ["python", "train.py"],
+        "ended": "steps" if spec.steps else "itself",
+        "samples_from": "loader",
+        "samples_seen": float(samples),
+        "precision": "parameters bfloat16",
+        "parallelism": DDP if devices > 1 else [],
+        "imported_files": {"model.py": "a" * 64},
+        "losses": [(step, 2.0 - 0.05 * step) for step in range(0, STEPS, 4)],
+    }
+    known = {"inputs": {"program": "b" * 64}, "versions": {"torch": "2.15.0", "python": "3.11.7"}}
+    startup = {"launch_seconds": 1.0, "preparation_seconds": 3.0, "first_step_seconds": 0.5}
+    for repeat, factor in zip(range(1, spec.repeats.max + 1), SCATTER, strict=False):
+        seconds = step_seconds * factor
+        run = definition(devices).model_copy(
+            update={
+                "run": f"d{devices}.r{repeat}",
+                "batch_size_per_device": 16,
+                "global_batch_size": samples,
+                "repeat": repeat,
+                "settings": repeat_settings(settings_of(spec, ()), repeat),
+            }
+        )
+        usual: dict[str, Any] = {
+            "throughput_samples_per_second": samples / seconds,
+            "windows": [
+                Window(first_step=0, steps=2, samples=2 * samples, seconds=9.0, warmup=True),
+                Window(
+                    first_step=2, steps=STEPS, samples=STEPS * samples, seconds=STEPS * seconds, warmup=False
+                ),
+            ],
+            "train_seconds": 9.0 + STEPS * seconds,
+            "evaluation_seconds": None,
+            "loader": "program",
+            "program": ProgramMeasurements.model_validate(found | dict(program)),
         }
-        run = f"d{devices}.r{repeat}"
-        write_program_run(folder / "runs", run, spec, seconds * factor, **scaled)
-
-
-def write_study(folder: Path, spec: ProgramExperiment, steps: Mapping[int, float], **more: Any) -> None:
-    for devices, seconds in steps.items():
-        write_runs(folder, spec, devices, seconds, **more)
+        record = run_record(
+            run,
+            measurements=measurements(**startup | usual | measured),
+            provenance=provenance(run, **known | dict(origin)),
+        )
+        ranks = [rank_record(rank) for rank in range(devices)]
+        leave_result(folder / "runs" / run.run, record, (), ranks)
 
 
 def cautions(analysis: Analysis) -> list[str]:
@@ -47,7 +107,8 @@ def cautions(analysis: Analysis) -> list[str]:
 
 def test_planted_speedups_of_a_program_are_found_and_unknown_figures_stay_unknown(tmp_path: Path) -> None:
     spec = program_experiment(devices=[1, 2, 4])
-    write_study(tmp_path, spec, {1: 0.1, 2: 0.11, 4: 0.2}, loader_wait=None)
+    for devices, seconds in ((1, 0.1), (2, 0.11), (4, 0.2)):
+        write_runs(tmp_path, spec, devices, seconds, loader_wait_fraction=None)
     analysis = concluded(tmp_path, spec)
     scaling = analysis.scaling.set_index("devices")
     assert scaling["speedup"].to_dict() == pytest.approx({1: 1.0, 2: 2 * 0.1 / 0.11, 4: 2.0})
@@ -63,15 +124,12 @@ def test_time_to_a_metric_decides_as_time_to_an_accuracy_does(tmp_path: Path) ->
     metric = {"pattern": "val_loss=([0-9.]+)", "at_most": 2.9}
     spec = program_experiment(steps=None, metric=metric, decision={"min_efficiency": 0.8})
     # twice the speed, but twice the samples to learn from
-    values = ((50, 3.1), (100, 2.9), (120, 2.8))
+    readings = [
+        {"seconds": step * 0.1, "step": step, "value": value}
+        for step, value in ((50, 3.1), (100, 2.9), (120, 2.8))
+    ]
     for devices in (1, 2):
-        for repeat, factor in enumerate(SCATTER, start=1):
-            readings = [
-                {"seconds": step * 0.1 * factor, "step": step, "value": each} for step, each in values
-            ]
-            program = {"metric": readings, "seconds_to_metric": readings[1]["seconds"]}
-            run = f"d{devices}.r{repeat}"
-            write_program_run(tmp_path / "runs", run, spec, 0.1 * factor, program=program)
+        write_runs(tmp_path, spec, devices, program={"metric": readings, "seconds_to_metric": 10.0})
     analysis = concluded(tmp_path, spec)
     assert analysis.runs["samples_to_target"].to_list() == [1600] * 3 + [3200] * 3
     assert (analysis.answer.clock, analysis.answer.devices) == ("target", 1)
@@ -90,7 +148,8 @@ def test_time_to_a_metric_decides_as_time_to_an_accuracy_does(tmp_path: Path) ->
 @pytest.mark.parametrize("steps", [STEPS, None])
 def test_a_limit_of_whole_runs_is_judged_where_runs_are_whole(tmp_path: Path, steps: int | None) -> None:
     spec = program_experiment(steps=steps, decision={"deadline_minutes": 5, "min_efficiency": 0.9})
-    write_study(tmp_path, spec, {1: 0.1, 2: 0.1})
+    for devices in (1, 2):
+        write_runs(tmp_path, spec, devices)
     analysis = concluded(tmp_path, spec)
     assert analysis.answer.devices == (1 if steps is None else 2)
     assert ("a run within 5 minutes" in analysis.answer.rule) == (steps is None)
@@ -129,8 +188,8 @@ def reasons_apart(folder: Path, spec: ProgramExperiment) -> list[str]:
 )
 def test_what_keeps_a_programs_runs_apart(tmp_path: Path, changed: dict[str, Any], named: str) -> None:
     spec = program_experiment(repeats=1)
-    write_program_run(tmp_path / "runs", "d1.r1", spec, 0.1)
-    write_program_run(tmp_path / "runs", "d2.r1", spec, 0.1, **changed)
+    write_runs(tmp_path, spec, 1)
+    write_runs(tmp_path, spec, 2, **changed)
     found = reasons_apart(tmp_path, spec)
     assert len(found) == bool(named)
     assert all(named in reason for reason in found)
@@ -147,7 +206,7 @@ def test_another_version_keeps_runs_apart_if_it_may_change_their_speed(
     spec = program_experiment(repeats=1)
     for devices, version in ((1, "2.8"), (2, "2.9")):
         versions = {"torch": "2.15.0", "python": "3.11.7"} | dict.fromkeys(packages, version)
-        write_program_run(tmp_path / "runs", f"d{devices}.r1", spec, 0.1, origin={"versions": versions})
+        write_runs(tmp_path, spec, devices, origin={"versions": versions})
     assert bool(reasons_apart(tmp_path, spec)) == apart
 
 
@@ -174,10 +233,7 @@ def test_passes_that_may_be_part_of_a_training_have_a_caution_with_both_speedups
     """A study whose runs train 160 samples/s a device, and at another rate with passes without gradients."""
     spec = program_experiment(devices=list(rates))
     for devices, rate in rates.items():
-        # no trend, which would make an answer unclear
-        for repeat, factor in enumerate((1.0, 1.01, 0.99), start=1):
-            run, program = f"d{devices}.r{repeat}", {"throughput_with_no_grad": rate}
-            write_program_run(tmp_path / "runs", run, spec, 0.1 * factor, program=program)
+        write_runs(tmp_path, spec, devices, program={"throughput_with_no_grad": rate})
     analysis = concluded(tmp_path, spec)
     found = [text for text in cautions(analysis) if PASSES in text]
     assert analysis.answer.certainty == certainty
@@ -194,6 +250,5 @@ def test_one_device_needs_no_wrapper_and_several_need_the_same(
 ) -> None:
     spec = program_experiment(devices=[1, 2, 4], repeats=1)
     for devices, wrappers in ((1, []), (2, DDP), (4, on_four)):
-        run, program = f"d{devices}.r1", {"parallelism": wrappers}
-        write_program_run(tmp_path / "runs", run, spec, 0.1, program=program)
+        write_runs(tmp_path, spec, devices, program={"parallelism": wrappers})
     assert len(reasons_apart(tmp_path, spec)) == apart

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 from tests.planted_records import experiment, write_run
 from tests.unit.analysis.planted import at, concluded
 
-from scalewise.analysis.runs import RUN_COLUMNS, Tables, collect
+from scalewise.analysis.runs import RUN_COLUMNS, collect
 from scalewise.config.experiment import Experiment
 from scalewise.records import EPOCHS, RANKS, RECORD
 
@@ -141,41 +141,21 @@ def test_a_damaged_run_is_left_out_and_named_with_its_fix(
 # --- runs that resumed from a checkpoint ----------------------------------------------------------------
 
 
-TWICE, ONCE = 300, 40
-"""Steps in the checkpoint that a run resumed from."""
-
-
-def study(folder: Path, resumed: Mapping[str, int]) -> Tables:
-    """Three runs on one device and three on two, some of them resumed, each of 90 s by its clock."""
-    for devices in (1, 2):
-        for repeat in (1, 2, 3):
-            run = f"d{devices}.r{repeat}"
-            known: dict[str, Any] = {"from_step": resumed[run]} if run in resumed else {}
-            write_run(folder / "runs", run, rate=1000.0 * devices, energy_joules=512.0, **known)
-    return collect("study", experiment(), folder / "runs")
-
-
-def row_of(tables: Tables, run: str) -> dict[str, Any]:
-    (row,) = tables.runs[tables.runs["run"] == run].to_dict("records")
-    return {str(key): value for key, value in row.items()}
-
-
 def test_a_resumed_run_has_no_wall_time_and_memory_to_compare_but_keeps_its_throughput(
     tmp_path: Path,
 ) -> None:
-    tables = study(tmp_path, {"d2.r1": TWICE})
-    resumed, restarted, undisturbed = (row_of(tables, f"d2.r{repeat}") for repeat in (1, 2, 3))
-    rows = (resumed, restarted, undisturbed)
-    assert [row["resumed"] for row in rows] == [1, 0, 0]
+    for repeat in (1, 2, 3):
+        known: dict[str, Any] = {"from_step": 300} if repeat == 1 else {}
+        write_run(tmp_path / "runs", f"d2.r{repeat}", rate=2000.0, energy_joules=512.0, **known)
+    spec = experiment(devices=[2])
+    resumed, *others = collect("study", spec, tmp_path / "runs").runs.to_dict("records")
+    assert [row["resumed"] for row in (resumed, *others)] == [1, 0, 0]
     # the process that read the checkpoint had other memory
-    of_whole = ["wall_seconds", "device_hours", "peak_memory_bytes"]
-    assert all(pd.isna(resumed[column]) for column in of_whole)
+    assert all(pd.isna(resumed[column]) for column in ("wall_seconds", "device_hours", "peak_memory_bytes"))
     assert resumed["peak_memory_kind"] == "process peak RSS, evaluation included"
     assert resumed["throughput_samples_per_second"] == 2000.0
     assert resumed["final_accuracy"] == 0.98
     assert (resumed["energy_joules"], resumed["samples_per_joule"]) == (512, 0.5)
-    for row in (restarted, undisturbed):
-        assert [row[column] for column in of_whole[:2]] == [90, 90 * 2 / 3600]
-        assert row["peak_memory_bytes"] > 0
-    point = at(concluded(tmp_path, experiment()), 2)
-    assert point["peak_memory_bytes"] == undisturbed["peak_memory_bytes"]
+    assert [(row["wall_seconds"], row["device_hours"]) for row in others] == [(90, 90 * 2 / 3600)] * 2
+    point = at(concluded(tmp_path, spec), 2)
+    assert point["peak_memory_bytes"] == others[0]["peak_memory_bytes"] > 0

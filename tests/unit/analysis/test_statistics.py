@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from scipy import stats
 from tests.unit.analysis.reference import next_bound, ratio_bounds, ratio_p, welch_bounds, welch_p
@@ -19,16 +18,12 @@ from scalewise.analysis.statistics import (
     Tries,
     difference_of,
     geometric_interval,
-    holm,
     mean_interval,
     next_value_bound,
     ratio_of,
     scatter_of,
     target_ratio,
 )
-
-Logs = npt.NDArray[np.float64]
-Draw = Callable[[np.random.Generator, int], Logs]
 
 
 @pytest.mark.parametrize("n", [3, 10])
@@ -160,16 +155,6 @@ def test_a_point_that_rarely_reaches_the_target_is_shown_to_be_slow() -> None:
     assert found.at_least > 3.5
     assert found.p_above(1.05) < 0.01
     assert found.scaled(2.0).at_least == pytest.approx(2 * found.at_least)
-
-
-def test_holms_adjusted_p_values_by_hand() -> None:
-    """Of four: the least times 4, the next times 3, and never less than the one before."""
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([0.5, 0.6]) == pytest.approx([1.0, 1.0])
-    assert holm([]) == []
-    first, unknown, second = holm([0.02, math.nan, 0.03])
-    assert [first, second] == pytest.approx([0.04, 0.04])
-    assert math.isnan(unknown)
 
 
 def test_the_bound_of_the_next_value_by_hand() -> None:

@@ -15,11 +15,10 @@ from scalewise.records import Window
 PARTS = list(COLUMNS.values())
 
 
-def windows(step_seconds: float, steps: int = 10) -> list[Window]:
+def windows(step_seconds: float) -> list[Window]:
     """Ten measured steps, after a slow warm-up that must not count."""
     warm_up = Window(first_step=0, steps=5, samples=5, seconds=100.0, warmup=True)
-    seconds = step_seconds * steps
-    return [warm_up, Window(first_step=5, steps=steps, samples=steps, seconds=seconds, warmup=False)]
+    return [warm_up, Window(first_step=5, steps=10, samples=10, seconds=10 * step_seconds, warmup=False)]
 
 
 def ranks(

@@ -17,12 +17,12 @@ from tests.planted_study import Law, PlantedStudy, experiments
 
 import cli
 from scalewise.analysis.statistics import Sample, ratio_of
-from scalewise.analysis.study import Analysis, parts_of, read_and_conclude
+from scalewise.analysis.study import parts_of, read_and_conclude
 from scalewise.config.catalog.centres import known_centres, template_of
 from scalewise.plan.make_plan import make_plan, write_plan
-from scalewise.report.facts import CLOCKS, Doubling, Facts, facts_of
+from scalewise.report.facts import CLOCKS, Doubling, facts_of
 from scalewise.report.job import time_limit
-from scalewise.report.proposal import demands_total_times, header_of, values_of
+from scalewise.report.proposal import header_of, values_of
 
 CENTRES = known_centres()
 LAW = Law(rate=100.0, serial=0.012, scatter=0.004)
@@ -69,17 +69,6 @@ class Proposed:
         runs = pd.read_csv(self.folder / "results" / name / "runs.csv")
         counts = sorted(set(runs["devices"].tolist()))
         return {n: geometric_mean(runs.loc[runs["devices"] == n, column]) for n in counts}
-
-    def found(self, name: str) -> Analysis:
-        total_times = demands_total_times(self.plan, name)
-        parts = parts_of(self.plan, name, self.folder / "results")
-        return read_and_conclude(name, parts, total_times=total_times)
-
-    def facts(self, name: str) -> Facts:
-        return facts_of(self.found(name), self.plan, name)
-
-    def asked(self, name: str) -> dict[str, Any]:
-        return self.plan["experiments"][name]["proposal"]
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +189,10 @@ def test_a_requirement_is_decided_by_the_whole_interval_of_three_runs(
 
 
 def test_what_the_site_bills_and_a_factor_of_the_users_are_in_the_cost(proposed: Proposed) -> None:
-    header, asked, facts = header_of(template_of("ncar")), proposed.asked("ncar"), proposed.facts("ncar")
+    plan, header = proposed.plan, header_of(template_of("ncar"))
+    asked = plan["experiments"]["ncar"]["proposal"]
+    parts = parts_of(plan, "ncar", proposed.folder / "results")
+    facts = facts_of(read_and_conclude("ncar", parts, total_times=True), plan, "ncar")
     usual = values_of(facts, header, asked)["totals"]
     billed = replace(facts, points=facts.points.assign(billed_devices=64))
     assert values_of(billed, header, asked)["totals"].cost.estimate == pytest.approx(2 * usual.cost.estimate)

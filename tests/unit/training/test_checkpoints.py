@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from tests.data_files import Trap
 from tests.machine import largest_file
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
@@ -70,16 +71,6 @@ def saved(three_epochs: Path, tmp_path: Path) -> Path:
 def test_the_last_two_are_kept_and_the_newest_is_loaded(saved: Path) -> None:
     assert sorted(path.name for path in saved.iterdir()) == ["epoch-000002", "epoch-000003"]
     assert Small(saved).resume() == 3
-
-
-class Trap:
-    """Makes a file as soon as it is unpickled."""
-
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self.mark,)
 
 
 def flip(content: bytes) -> bytes:

@@ -134,23 +134,6 @@ def test_ranks_share_an_epoch_in_whole_batches_of_samples_of_their_own(
     assert labels_of(ranks[0], 1) != parts[0] == labels_of(ranks[0], 0)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 7])
-def test_every_test_sample_is_counted_once_in_as_many_batches_on_every_rank(
-    prepared: Path, world_size: int
-) -> None:
-    ranks = [
-        open_data(options(prepared, "--batch-size-per-device=3"), CPU, rank, world_size)
-        for rank in range(world_size)
-    ]
-    assert len({len(each.test) for each in ranks}) == 1
-    seen = [
-        label
-        for each in ranks
-        for label in [int(label) for _, labels in each.test for label in labels][: each.test_samples]
-    ]
-    assert sorted(seen) == list(range(TEST_SAMPLES))
-
-
 @pytest.mark.parametrize(("words", "devices"), [([], 9), (["--accumulation-steps=8"], 1)])
 def test_fewer_samples_than_those_of_a_step_are_refused_with_the_numbers(
     prepared: Path, words: list[str], devices: int

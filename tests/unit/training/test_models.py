@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from scalewise.config.catalog.models import MODELS, known_models, model_facts
+from scalewise.config.catalog.models import known_models, model_facts
 from scalewise.training.models import BUILDERS, build
 from scalewise.training.transformer import TransformerSizeError, architecture
 
@@ -23,10 +23,6 @@ def built(name: str, *image: int, classes: int = 10) -> nn.Module:
     """Build a model on a device without memory."""
     with torch.device("meta"):
         return build(name, torch.Size(image), classes)
-
-
-def test_the_planner_and_the_builders_know_the_same_models() -> None:
-    assert BUILDERS.keys() == MODELS.keys()
 
 
 @pytest.mark.parametrize("name", known_models())

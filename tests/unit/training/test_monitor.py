@@ -198,10 +198,6 @@ def read_from(first: int, last: int, note: str = "", **changed: Any) -> MonitorR
     return MonitorReport([reading(at, **changed) for at in range(first, last)], None, None, note)
 
 
-HOT: dict[str, Any] = {"throttling": ("heat",)}
-IDLE: dict[str, Any] = {"utilization": 0.0, "energy_joules": None, "power_watts": 60.0} | HOT
-
-
 @pytest.mark.parametrize(
     ("changed", "joules"),
     [
@@ -234,12 +230,3 @@ def test_a_run_is_as_busy_as_its_devices_in_the_mean_and_draws_what_they_draw_to
 
 
 # ---- on a GPU -------------------------------------------------------------------------------------------
-
-
-def test_the_names_of_nvml_are_those_of_its_package() -> None:
-    """The stand-in may know what the package does not."""
-    pynvml = pytest.importorskip("pynvml")
-    assert {name: getattr(pynvml, name) for name in REASONS} == REASONS
-    assert all(callable(getattr(pynvml, name)) for name in Nvml().answers)
-    assert pynvml.nvmlMemory_v2 == Nvml.nvmlMemory_v2
-    assert set(THROTTLING) <= set(REASONS)

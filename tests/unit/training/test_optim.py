@@ -26,9 +26,9 @@ def parameter() -> nn.Parameter:
     return nn.Parameter(torch.ones(1))
 
 
-def rates(chosen: Namespace, steps_per_epoch: int, world_size: int = 1) -> list[float]:
+def rates(chosen: Namespace, steps_per_epoch: int) -> list[float]:
     """The learning rate that each step of the whole run uses."""
-    optimizer = build_optimizer(chosen, [parameter()], world_size)
+    optimizer = build_optimizer(chosen, [parameter()], 1)
     schedule = build_schedule(chosen, optimizer, steps_per_epoch)
     used = []
     for _ in range(chosen.epochs * steps_per_epoch):

@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from scalewise.measure.batches import samples_in
 from scalewise.measure.discovery import TrainedModules, all_objects, find_trained
-from scalewise.measure.flops import CountedStep, FlopCount
+from scalewise.measure.flops import FlopCount
 from scalewise.measure.origins import imported_files
 from scalewise.measure.training_steps import TrainingSteps
 
@@ -83,32 +83,19 @@ def test_modules_that_are_generated_or_lie_in_a_cache_are_none_of_the_programs(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hugging-face"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for place in (
-        ".",
-        "hugging-face",
-        "hugging-face/modules/metrics",
-        "cache/torch/hub",
-        "written",
-        "linked",
-    ):
+    for place in (".", "hugging-face", "hugging-face/modules/metrics", "cache/torch/hub", "generated"):
         source = tmp_path / place / "module.py"
         source.parent.mkdir(parents=True, exist_ok=True)
         source.touch()
-        if place != "written":
+        if place != "generated":
             os.utime(source, (0, 0))
         module = ModuleType(f"module of {place}")
         module.__file__ = str(source)
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    link = tmp_path / "link.py"
-    link.symlink_to(source)
-    monkeypatch.setattr(module, "__file__", str(link))
 
-    found = {Path(path) for path in imported_files([], time.time() - 60)}
+    found = [path for path in imported_files([], time.time() - 60) if path.startswith(str(tmp_path))]
 
-    assert {path.relative_to(tmp_path).as_posix() for path in found if path.is_relative_to(tmp_path)} == {
-        "module.py",
-        "linked/module.py",
-    }
+    assert found == [str(tmp_path / "module.py")]
 
 
 WEIGHTS = {"A": 100, "B": 100, "b": 60, "c": 10, "x": 0}
@@ -202,22 +189,3 @@ def test_an_operator_without_a_formula_is_named() -> None:
         nn.Linear(8, 4)(twice(torch.randn(2, 8)))
 
     assert "scalewise_test.twice" in count.reason
-
-
-@pytest.mark.parametrize(
-    ("warmup_steps", "is_plain", "compiled", "reason"),
-    [
-        pytest.param(1, True, False, "warmup_steps is 1", id="no step to count"),
-        pytest.param(4, False, False, "something else than training", id="evaluations"),
-        pytest.param(4, True, True, "compiles", id="a compiled model"),
-    ],
-)
-def test_a_step_that_cannot_be_counted_has_its_reason(
-    warmup_steps: int, is_plain: bool, compiled: bool, reason: str
-) -> None:
-    counted = CountedStep(warmup_steps)
-    for step in range(1, 7):
-        counted.after_step(step, is_plain=is_plain, compiled=compiled)
-
-    assert counted.by_format == {}
-    assert reason in counted.reason

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +21,7 @@ from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.monitoring.machine_load import CpuUse
 from scalewise.ranks.program.child import Child, EndRequest
 from scalewise.ranks.program.failure import ProgramError, add_source, check_end, find_fix, is_out_of_memory
-from scalewise.ranks.program.plan_check import check_ends, check_inputs, check_plan
+from scalewise.ranks.program.plan_check import check_ends, check_plan
 from scalewise.ranks.program.rank import ProgramRank
 from scalewise.ranks.results.probe_record import ProbeRecord
 from scalewise.ranks.results.program_findings import cautions_on_epochs
@@ -33,7 +32,6 @@ from scalewise.ranks.results.write import write_records
 from scalewise.records import (
     RECORD,
     Measurements,
-    ProgramMeasurements,
     RunRecord,
     read_record,
 )
@@ -153,13 +151,6 @@ def test_a_difference_is_named_with_both_numbers_and_the_fix(
 )
 def test_common_programs_have_no_difference(records: list[ProbeRecord]) -> None:
     assert check_plan(planned(), records) == ""
-
-
-def test_a_rank_without_batches_that_waits_in_torchs_join_is_named_with_its_steps() -> None:
-    assert check_inputs("train.py", {}) == ""
-    refused = check_inputs("train.py", {1: 6})
-    words = ["train.py", "rank 1", "after its 6", "Join", "DistributedSampler", "at most 6 steps"]
-    assert [word for word in words if word not in refused] == []
 
 
 @pytest.mark.parametrize(
@@ -284,49 +275,17 @@ def program_rank(folder: Path, devices: int = 1, **keys: Any) -> ProgramRank:
     )
 
 
-READINGS = [(1001.0, 0.5), (1002.0, 0.3)]
-"""A number that the program prints after ten steps, and one at its end."""
-
-
-def recorded(
-    folder: Path, probe: ProbeRecord, readings: Sequence[tuple[float, float]] = READINGS, **keys: Any
-) -> RunRecord:
-    """The summary of a program on one device; ranks.csv lies in the folder."""
+def figures_of(folder: Path, probe: ProbeRecord, **keys: Any) -> Measurements:
+    """Return the measurements of a program on one device."""
     monitored = report_of(Identity(0, 0, 1, 1, "n1", None), [], None, 0.5, ENDED)
     start = StartRecords([probe], [replace(monitored, cpu_use=CpuUse("n1", 1.0, 1.0, 10.0))])
     setup = setup_of(folder, **keys)
     program = setup.definition.settings
     assert isinstance(program, ProgramSettings)
-    write_records(setup, PLANNED, start, program, ["python"], readings)
-    return read_record(folder / RECORD, RunRecord)
-
-
-def figures_of(folder: Path, probe: ProbeRecord, **keys: Any) -> tuple[Measurements, ProgramMeasurements]:
-    measured = recorded(folder, probe, **keys).measurements
+    write_records(setup, PLANNED, start, program, ["python"], [])
+    measured = read_record(folder / RECORD, RunRecord).measurements
     assert measured is not None
-    assert measured.program is not None
-    return measured, measured.program
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> ProgramRank:
-    rank = program_rank(tmp_path)
-    rank.probe_folder.mkdir(parents=True)
-    return rank
-
-
-@pytest.mark.parametrize("lost", ["nan", "inf", "-inf"])
-def test_a_program_that_prints_a_metric_that_is_not_finite_has_a_summary(lost: str, tmp_path: Path) -> None:
-    metric = Metric(pattern=r"loss=(\S+)", at_most=0.4)
-    program = program_rank(tmp_path, metric=metric)
-    for at, line in enumerate(("loss=0.5", f"loss={lost}", "loss=0.3")):
-        program._read_metric(line, 1001.0 + at)
-
-    summary = recorded(tmp_path, record(), program.readings, metric=metric)
-
-    assert summary.measurements is not None
-    assert summary.measurements.program is not None
-    assert [reading.value for reading in summary.measurements.program.metric] == [0.5, 0.3]
+    return measured
 
 
 def test_a_run_whose_metric_cannot_be_read_whole_is_refused(tmp_path: Path) -> None:
@@ -369,23 +328,13 @@ def test_what_a_study_says_of_batches_reaches_the_check(
     assert check_plan(program_rank(tmp_path, 2, **keys).planned, ranks) == ""
 
 
-@pytest.mark.parametrize(("at_most", "seconds"), [(None, None), (0.4, 2.9), (0.1, None)])
-def test_the_time_to_a_metric_is_that_of_the_first_number_that_reaches_it(
-    at_most: float | None, seconds: float | None, tmp_path: Path
-) -> None:
-    metric = None if at_most is None else Metric(pattern="loss=(.*)", at_most=at_most)
-    _, program = figures_of(tmp_path, record(world_size=1), metric=metric)
-
-    assert [reading.value for reading in program.metric] == [0.5, 0.3]
-    assert program.seconds_to_metric == (None if seconds is None else pytest.approx(seconds))
-
-
 @pytest.mark.parametrize("named", [False, True])
 def test_a_file_that_the_study_names_is_not_missing_in_it(named: bool, tmp_path: Path) -> None:
     helper = str(tmp_path / "helper.py")
     imported = record(world_size=1, imported_files={helper: "0"})
-    _, program = figures_of(tmp_path, imported, files=[helper] if named else [])
+    program = figures_of(tmp_path, imported, files=[helper] if named else []).program
 
+    assert program is not None
     assert any("does not train again" in note for note in program.notes) is not named
 
 
@@ -398,31 +347,15 @@ def test_a_user_says_what_forward_passes_without_gradients_are_in_the_record(
     seconds = [0.4 if index in times else 0.1 for index in range(1, 60)]
     flags, without = dict.fromkeys(times, NO_GRAD), dict.fromkeys(times, 0.3)
     probe = record(0, seconds, flags=flags, without_training=without, world_size=1)
-    measured, _ = figures_of(tmp_path, probe, no_grad_passes=passes)
+    measured = figures_of(tmp_path, probe, no_grad_passes=passes)
 
     assert measured.throughput_samples_per_second == pytest.approx(rate)
 
 
-@pytest.mark.parametrize("finite", [True, False])
-def test_a_program_whose_weights_are_lost_has_diverged_and_its_losses_say_since_when(
-    finite: bool, tmp_path: Path
-) -> None:
-    last = 1.4 if finite else None
-    found = recorded(tmp_path, record(weights_finite=finite, losses={"0": 1.5, "10": last}, world_size=1))
-
-    fix = "the weights of rank 0 are no longer finite after 20 steps. Lower the learning rate of train.py."
-    assert (found.outcome, found.reason) == (("completed", "") if finite else ("diverged", fix))
-    assert found.measurements is not None
-    assert found.measurements.program is not None
-    assert found.measurements.program.losses == [(0, 1.5), (10, last)]
-
-
-def end(program: ProgramRank, code: int = 0, *lines: str) -> None:
+def end(probe_folder: Path, code: int, *lines: str) -> None:
     """Check the end of a program that has printed some lines and left no record."""
     output: Any = SimpleNamespace(last_error=lambda: "", traceback=lambda: "\n".join(lines), tail=list(lines))
-    check_end(
-        output, code, SETTINGS, on_cpus=True, records=[], rank_count=1, probe_folder=program.probe_folder
-    )
+    check_end(output, code, SETTINGS, on_cpus=True, records=[], rank_count=1, probe_folder=probe_folder)
 
 
 @pytest.mark.parametrize(
@@ -434,20 +367,20 @@ def end(program: ProgramRank, code: int = 0, *lines: str) -> None:
     ],
 )
 def test_a_program_that_leaves_no_record_gets_the_reason(
-    steps: str, code: int, words: str, program: ProgramRank
+    steps: str, code: int, words: str, tmp_path: Path
 ) -> None:
     if steps:
-        (program.probe_folder / "0.123.steps").write_text(steps)
+        (tmp_path / "0.123.steps").write_text(steps)
     with pytest.raises(ProgramError, match=words):
-        end(program, code)
+        end(tmp_path, code)
 
 
-def test_a_rank_that_nccl_aborts_is_not_taken_for_the_one_it_waited_for(program: ProgramRank) -> None:
+def test_a_rank_that_nccl_aborts_is_not_taken_for_the_one_it_waited_for(tmp_path: Path) -> None:
     watchdog = "[rank1]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE"
     found = []
     for lines in ([watchdog], ["free(): invalid pointer"]):
         with pytest.raises(ProgramError) as ended:
-            end(program, -signal.SIGABRT, *lines)
+            end(tmp_path, -signal.SIGABRT, *lines)
         found.append(is_consequence(str(ended.value)))
 
     assert found == [True, False]

@@ -49,16 +49,6 @@ def test_a_program_inherits_no_ignored_and_no_blocked_signal() -> None:
     assert [n.name for n in HEEDED for mask in masks.values() if mask >> (n - 1) & 1] == []
 
 
-def test_a_handler_of_the_program_is_seen() -> None:
-    code = "import signal; signal.signal(signal.SIGUSR1, print); print('ready', flush=True); signal.pause()"
-    child = Child([sys.executable, "-c", code], os.environ)
-    wait_until(lambda: child.wait(0.05) is None and child.tail, "the program prints nothing")
-    assert child.handles(signal.SIGUSR1)
-    assert not child.handles(signal.SIGTERM)
-    child.end()
-    assert not child.handles(signal.SIGUSR1)
-
-
 def test_a_line_without_end_is_kept_from_its_begin_where_an_error_has_its_name() -> None:
     child = Child([sys.executable, "-c", "print('ValueError: ' + 'x' * 1_000_000)"], os.environ)
     wait_until(lambda: child.wait(1) is not None, "the program has not ended")
@@ -67,12 +57,13 @@ def test_a_line_without_end_is_kept_from_its_begin_where_an_error_has_its_name()
     assert [len(line) for line in child.tail] == [LONGEST_LINE]
 
 
+CUDA, HIP, ROCR = (f"{name}_VISIBLE_DEVICES" for name in ("CUDA", "HIP", "ROCR"))
 UUIDS = "GPU-5ebe9f43,GPU-ac33420d,GPU-1f0a4c2b"
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+    for name in (CUDA, HIP, ROCR):
         monkeypatch.delenv(name, raising=False)
 
 

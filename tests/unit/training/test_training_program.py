@@ -62,14 +62,6 @@ def test_a_rendezvous_by_file_is_used_if_the_run_asks_for_one() -> None:
     assert options_of(definition(), rendezvous=place)["init_method"] == "env://"
 
 
-def test_spawn_starts_the_ranks_of_each_node() -> None:
-    usual = definition(4)
-    run = type(usual).model_validate(usual.model_dump() | {"launcher": "spawn", "shape": "2x2"})
-    found = options_of(run)
-    assert (found["spawn"], found["nodes"]) == (2, 2)
-    assert program_of(run).starts == "itself"
-
-
 def write_epochs(folder: Path, *lines: str) -> None:
     (folder / "epochs.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
 

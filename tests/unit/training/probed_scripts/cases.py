@@ -211,28 +211,6 @@ def an_optimizer_for_each_parameter() -> None:
 
 
 @case()
-def closures() -> None:
-    """L-BFGS: four passes a step, no loader, an evaluation of every step."""
-    model = network()
-    optimizer = torch.optim.LBFGS(
-        model.parameters(), max_iter=4, max_eval=4, tolerance_change=0, tolerance_grad=0
-    )
-    inputs, labels = samples(20).tensors
-
-    def closure() -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = cross_entropy(model(inputs), labels)
-        loss.backward()
-        return loss
-
-    for _ in range(ENOUGH_STEPS):
-        optimizer.step(closure)
-        with torch.no_grad():
-            model(inputs)
-            time.sleep(0.02)
-
-
-@case()
 def without_a_loader() -> None:
     """As nanoGPT: batches from a function, three passes a step, an evaluation after every fourth step."""
     model = network()
@@ -321,6 +299,8 @@ def bare_except() -> None:
 
 
 def some_steps(number: int = 6) -> None:
+    """Train on objects that are gone at the end; there is a handler for that."""
+    atexit.register(lambda: (folder() / "handler").write_text("ran"))
     model = network()
     optimizer = sgd(model)
     for inputs, labels in DataLoader(samples(8 * number), batch_size=8):
@@ -329,14 +309,12 @@ def some_steps(number: int = 6) -> None:
 
 @case()
 def its_own_end() -> None:
-    """Six steps on objects that are gone at the end; it has a handler for that."""
-    atexit.register(lambda: (folder() / "handler").write_text("ran"))
     some_steps()
 
 
 @case()
 def two_steps() -> None:
-    """Fewer steps than are compared with the plan, on objects that are gone at the end."""
+    """Fewer steps than are compared with the plan."""
     some_steps(2)
 
 
