@@ -44,7 +44,6 @@ SITE_OF_PARTITIONS: dict[str, object] = {
     "cpus_per_node": 32,
     "devices_per_node": 4,
     "partitions": {"a100": {"price_per_device_hour": 1.5}, "h200": {"price_per_device_hour": 4.5}},
-    "default_partition": "a100",
 }
 
 

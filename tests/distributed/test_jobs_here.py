@@ -31,7 +31,6 @@ accelerator: {}
 cpus_per_node: 2
 devices_per_node: 2
 partitions: {{one: {{}}, two: {{}}}}
-default_partition: one
 """
 STUDY = {
     "dataset": "digits",

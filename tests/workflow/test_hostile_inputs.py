@@ -238,7 +238,7 @@ OBEYED = [f"a{character}b.py" for character in "$`\\'\""]
 FIXED_BATCH = {"scaling": "weak", "batch_size_per_device": 16, "devices": [1], "steps": 10}
 """Keys of a program that takes no batch size."""
 REFUSED = {
-    f"{quoted(TRAP)}: {{}}": "experiments has an experiment named ",
+    f"{quoted(TRAP)}: {{}}": f"experiments.{TRAP} is named ",
     f"key: {{{quoted(TRAP)}: 4}}": f"experiments.key.{TRAP}: Extra inputs are not permitted (is 4)",
     **{
         f"{key}: {{{key}: {quoted(TRAP)}}}": f"experiments.{key}.{key}"
@@ -391,7 +391,7 @@ def study_in_a_folder() -> str:
     keys = {
         "program": "-m train",
         "working_directory": "my project",
-        "arguments": json.dumps(["{folder}", *WORDS, "{batch_size_per_device * 1024}", "{argument.trap}"]),
+        "arguments": json.dumps(["{folder}", *WORDS, "{batch_size_per_device}", "{argument.trap}"]),
         "argument": f"{{trap: {quoted(TRAP)}}}",
         "environment": f"{{TOLD: {quoted(TRAP)}}}",
         "prepare": f"[my project/fetch.py, {quoted(TRAP)}]",
@@ -438,7 +438,7 @@ def test_a_program_runs_in_its_own_folder_and_its_words_reach_no_shell(workplace
     assert (run / "record.json").exists(), outcome.text
 
     received = json.loads((run / "program/received.json").read_text())
-    assert received == {"words": [*WORDS, "16384", TRAP], "variable": TRAP, "data": TRAP}
+    assert received == {"words": [*WORDS, "16", TRAP], "variable": TRAP, "data": TRAP}
     assert canaries(workplace.folder) == []
     assert not (workplace.folder / "results").exists()
     (runs / "my project/features.py").write_text("WIDTH = 9\n")

@@ -16,14 +16,11 @@ from scalewise.config.experiment import (
     Budget,
     DecisionRule,
     Devices,
-    Experiment,
-    ProgramExperiment,
     Proposal,
     Repeats,
     Sweep,
     Target,
 )
-from scalewise.config.reruns import DECIDES
 from scalewise.config.shape import Shape
 from scalewise.plan.planned_study import PlannedExperiment, Study
 from scalewise.plan.runs.run_definition import RunDefinition
@@ -56,9 +53,8 @@ def edited(old: str, new: str, text: str = STUDY) -> str:
 
 
 TITLE, VIEWS = "    title: First title\n", "gradient_as_bucket_view: [false, true]"
-CAPS = "bucket_cap_mb: [default, 50]"
+CAPS = "bucket_cap_mb: [25, 50]"
 SHAPES = STUDY.replace("devices: [1, 2]", 'devices: [1, 2, 4, "2x3"]').replace(VIEWS, "seed: [1]")
-DEFAULTS = "bucket_cap_mb: [default, 50]\n      launcher: [default, spawn]\n      image_size: [default, 16]"
 OF_VALUES = ('arguments: ["{argument.lr}", "{folder}"]', "sweep: {argument.lr: [0.1, 2.0e-5]}", "repeats: 1")
 FEW = edited("  repeats: 2\n", "  repeats: 1\n").split("  weak:")[0]
 COUNTS = """\
@@ -69,14 +65,13 @@ WEAK, STRONG = "scaling: weak, batch_size_per_device: 32", "global_batch_size: 2
 NODES = MACHINES["cluster"].replace("max_nodes: 2", "max_nodes: 16")
 STUDIES: dict[str, tuple[str, str]] = {
     "options and repeats": (STUDY, CPUS),
-    "the word default": (edited(VIEWS, DEFAULTS, FEW), CPUS),
     "forced shapes": (edited("64\n    devices: [1, 2]", '64\n    devices: [1, "2x2", "1x3", 8]'), CPUS),
     "seeds of repeats": (FEW.replace("repeats: 1", "repeats: 3\n  seed: 40"), CPUS),
     "accumulation steps": (SHAPES.replace("repeats: 2", "repeats: 1\n  accumulation_steps: 2"), CPUS),
     **{
         f"excluded: {entries}": (edited(TITLE, f"    exclude: [{entries}]\n", edited(VIEWS, CAPS, FEW)), CPUS)
         for entries in (
-            *("{devices: 2}", "{bucket_cap_mb: default}"),
+            *("{devices: 2}", "{bucket_cap_mb: 25}"),
             "{devices: 2, bucket_cap_mb: 50}",
         )
     },
@@ -228,7 +223,6 @@ experiments:
     devices: [1, 2]
     repeats: {min: 3, max: 6}
 """
-FIELDS = Experiment.model_fields | ProgramExperiment.model_fields
 CHANGED: dict[str, Any] = {
     "title": "Another",
     "proposal": Proposal(centre="ncar"),
@@ -258,22 +252,23 @@ def products(planned: PlannedExperiment) -> dict[str, Any]:
     }
 
 
-def test_the_table_of_what_a_key_decides_holds_every_key_and_no_other() -> None:
-    assert set(DECIDES) == set(FIELDS)
-    said = {key for key, field in FIELDS.items() if "reruns nothing" in (field.description or "")}
-    assert {"title", "runtime_minutes"} <= said
-    assert [key for key in said if DECIDES[key] & {"runs", "tables"}] == []
-
-
 @pytest.mark.parametrize("key", CHANGED)
-def test_a_changed_key_changes_what_the_table_says(key: str, load: Callable[[str], Study]) -> None:
+def test_a_changed_key_makes_again_what_depends_on_it(key: str, load: Callable[[str], Study]) -> None:
     before = load(ADAPTIVE).experiments["digits"]
     after = replace(before, experiment=before.experiment.model_copy(update={key: CHANGED[key]}))
-
     old, new = products(before), products(after)
-    if "runs" not in DECIDES[key]:
+    makes = {"tables", "rounds"}
+    if key in ("title", "proposal", "runtime_minutes", "memory_gb", "timeout_seconds"):
+        makes = set()
+    elif key == "budget":
+        makes = {"rounds"}
+    elif "training" in key:
+        makes = {"tables"}
+    elif key in ("learning_rate", "global_batch_size", "devices", "sweep"):
+        makes |= {"runs"}
+    if "runs" not in makes:
         # which runs there are may change, but nothing of any run
         kept = old["runs"].keys() & new["runs"].keys()
         assert all(old["runs"][name] == new["runs"][name] for name in kept)
         new["runs"] = old["runs"]
-    assert {product for product in old if old[product] != new[product]} == DECIDES[key]
+    assert {product for product in old if old[product] != new[product]} == makes

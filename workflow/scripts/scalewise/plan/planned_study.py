@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from scalewise.config.experiment import AnyExperiment
+from scalewise.config.experiment import AnyExperiment, deciding_values
 from scalewise.config.program import ProgramSettings
-from scalewise.config.reruns import Product, deciding_values
 from scalewise.config.settings import Settings
 from scalewise.config.shape import Shape
 from scalewise.config.site import Site, Sites
@@ -105,8 +104,8 @@ class PlannedExperiment:
         """
         return self.requested_run_names(known_rounds(self.experiment, folder))
 
-    def _defining(self, *products: Product) -> dict[str, Any]:
-        return {"name": self.name, "spec": deciding_values(self.experiment, *products)}
+    def _defining(self, product: Literal["tables", "rounds"]) -> dict[str, Any]:
+        return {"name": self.name, "spec": deciding_values(self.experiment, product)}
 
     @property
     def _site_terms(self) -> dict[str, Any]:
