@@ -9,7 +9,7 @@ from typing import Any
 from tests.small_runs import definition
 
 from scalewise.config.experiment import Experiment, ProgramExperiment
-from scalewise.plan.runs.run_definition import RunDefinition, parse_point_name, parse_run_name
+from scalewise.plan.runs.run_definition import RunDefinition, parse_run_name
 from scalewise.plan.runs.runs import global_batch, repeat_settings, settings_of
 from scalewise.records import (
     EPOCHS,
@@ -69,10 +69,7 @@ def rank_record(rank: int, **changes: Any) -> RankRecord:
         "threads": 1,
         "cpu_affinity": "0",
         "train_samples": 256,
-        "step_seconds_p05": 0.2,
         "step_seconds_p50": 0.25,
-        "step_seconds_p95": 0.3,
-        "step_seconds_max": 0.3,
         "loader_wait_seconds": None,
         "peak_memory_bytes": 700_000_000,
     }
@@ -163,7 +160,7 @@ def write_run(
         measured: Figures that are not the usual ones.
     """
     point, repeat = parse_run_name(run)
-    devices = parse_point_name(point)[0]
+    devices = int(point.split(".")[0].removeprefix("d"))
     changed = {"global_batch_size": 256, "seed": repeat} | dict(options or {}) | dict(settings or {})
     planned = definition(devices, **changed).model_copy(
         update={
@@ -245,7 +242,7 @@ def write_program_run(
         origin: Replaces parts of the provenance.
     """
     point, repeat = parse_run_name(run)
-    devices = parse_point_name(point)[0]
+    devices = int(point.split(".")[0].removeprefix("d"))
     settings = settings_of(spec, ())
     samples = global_batch(settings, devices)
     planned = RunDefinition(

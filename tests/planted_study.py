@@ -24,7 +24,7 @@ from tests.planted_records import (
 import cli
 from scalewise.analysis.judge_round import judge_round
 from scalewise.plan.make_plan import make_plan, write_plan
-from scalewise.plan.planned_study import PlannedExperiment, Study
+from scalewise.plan.planned_study import Part, Study
 from scalewise.plan.runs.rounds import Round, known_rounds
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.study import load_study
@@ -139,10 +139,10 @@ class PlantedStudy:
         self.study: Study = load_study(yaml.safe_load(text), [config], site_file)
 
     @property
-    def planned(self) -> PlannedExperiment:
+    def planned(self) -> Part:
         """The only experiment, or the only one that chooses its device counts."""
-        experiments = self.study.experiments.values()
-        (planned,) = [each for each in experiments if each.experiment.chooses_devices] or experiments
+        parts = self.study.parts
+        (planned,) = [each for each in parts if each.experiment.chooses_devices] or parts
         return planned
 
     @property
@@ -155,7 +155,7 @@ class PlantedStudy:
     def make_runs(self, most: int | None = None) -> list[str]:
         """Plant the runs that are asked for and not there, and name them."""
         missing: dict[Path, RunDefinition] = {}
-        for planned in self.study.experiments.values():
+        for planned in self.study.parts:
             results = self.results / planned.name
             asked = set(planned.requested_run_names(known_rounds(planned.experiment, results)))
             folders = {results / "runs" / run.run: run for run in planned.runs if run.run in asked}
@@ -167,21 +167,16 @@ class PlantedStudy:
         return [run.run for _, run in planted]
 
     def judge(self) -> Round:
-        return judge_round(self.planned.rounds_definition, len(self.rounds()) + 1, self.folder)
+        return judge_round(self.planned.definition, len(self.rounds()) + 1, self.folder)
 
     def play(self) -> list[Round]:
         """Make runs and judge them until no more are requested; return the rounds, none without a choice."""
         self.make_runs()
-        if not any(each.experiment.chooses_devices for each in self.study.experiments.values()):
+        if not any(each.experiment.chooses_devices for each in self.study.parts):
             return []
         while self.judge().requests_more:
             self.make_runs()
         return self.rounds()
-
-    @property
-    def questions(self) -> list[str]:
-        """Names of the experiments in the file; one on several partitions is one question."""
-        return list(dict.fromkeys(planned.key for planned in self.study.experiments.values()))
 
     def tabulate(self, change: Callable[[Path], None] = lambda _: None) -> None:
         """Make all runs; write tables and answers.
@@ -190,7 +185,7 @@ class PlantedStudy:
             change: Gets the results of each experiment, which it may edit.
         """
         self.play()
-        for name in self.questions:
+        for name in self.study.experiments:
             self._step("analyze", self.results / name)
             change(self.results / name)
 
@@ -201,11 +196,11 @@ class PlantedStudy:
             change: Gets the results of each experiment between its tables and its figures.
         """
         self.tabulate(change)
-        for name in self.questions:
+        for name in self.study.experiments:
             self._step("plot", self.results / name)
-        for planned in self.study.experiments.values():
-            if planned.experiment.proposal is not None:
-                self._step("proposal", self.results / planned.key)
+        for name, parts in self.study.experiments.items():
+            if parts[0].experiment.proposal is not None:
+                self._step("proposal", self.results / name)
         report = self.results / "report.html"
         self._step(
             "write-report", "--output", report, "--decisions", self.results / "decision.json", self.results
@@ -308,10 +303,7 @@ def _ranks(run: RunDefinition, rate: float, steps: int) -> list[RankRecord]:
                 host=f"node{rank // run.shape.devices_per_node + 1}",
                 device="A GPU",
                 train_samples=STEPS_OF_AN_EPOCH * run.batch_size_per_device,
-                step_seconds_p05=0.98 * step,
                 step_seconds_p50=step,
-                step_seconds_p95=1.03 * step,
-                step_seconds_max=1.1 * step,
                 loader_wait_seconds=loader * steps,
                 peak_memory_bytes=700_000_000 + 50_000_000 // devices,
                 mean_utilization=_gpu_use(run, 0.0).get("mean_utilization"),

@@ -71,6 +71,6 @@ def two_partitions(folder: Path) -> Path:
     """Return the report on an experiment on two partitions, each with an "@" in its name."""
 
     def speed(run: RunDefinition) -> float:
-        return Law(rate=500.0 if run.experiment.endswith("@h200") else 200.0).speed(run)
+        return Law(rate=500.0 if run.partition == "h200" else 200.0).speed(run)
 
     return PlantedStudy(folder, TWO_PARTITIONS, speed, SITE_OF_PARTITIONS).finish()

@@ -26,7 +26,7 @@ def preflight(study: ClusterStudy) -> tuple[int, str]:
         yaml.safe_load((study.folder / "study.yaml").read_text()), site_file=study.folder / "site.yaml"
     )
     plan = write_plan(make_plan(planned), study.folder)
-    output = study.folder / "results" / "preflight" / "findings.json"
+    output = study.folder / "logs" / "preflight"
     path = os.pathsep.join(filter(None, [study.path, os.environ["PATH"]]))
     done = study.lab.run(
         *(study.python, CLI, "preflight", "--output", output),
@@ -273,7 +273,7 @@ def test_site_file_of_two_partitions_plans_runs_on_each(study: ClusterStudy) -> 
     code, output = study.snakemake("-n")
     assert code == 0, output
     for partition in ("brief", "main"):
-        assert re.search(rf"^ *e@{partition}\n.*\n *d2 +1 +1x2 ", output, re.MULTILINE), output
+        assert re.search(rf"^ *d2\.{partition} +1 +1x2 ", output, re.MULTILINE), output
         account = rf"slurm_account=lab slurm_partition={partition} "
         request = rf"A run on 1x2 requests [^A]*? gres=gpu:h100:2 [^A]*?{account}"
         assert re.search(request, " ".join(output.split())), output

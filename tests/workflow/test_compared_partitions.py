@@ -15,7 +15,7 @@ def test_the_plan_of_a_study_on_partitions_shows_the_runs_of_each(workplace: Wor
     plan = workplace.snakemake("-n", config=ON_PARTITIONS, site=PARTITIONS)
 
     assert plan.code == 0, plan.text
-    assert re.findall(r"^(\S+)\n  d1 +2 ", plan.text, re.MULTILINE) == ["digits@one", "digits@other"]
+    assert re.findall(r"^  (\S+) +2 ", plan.text, re.MULTILINE) == ["d1.one", "d1.other"]
     assert "4 runs" in plan.text
     assert {"train", "analyze", "plot", "write_report"} <= plan.rules
     assert not (workplace.folder / "results").exists()
@@ -34,8 +34,8 @@ def test_a_study_on_two_partitions_runs_from_the_command_to_the_report(workplace
     assert list(points["n"]) == [2, 2]
     costs = points["cost"] / points["seconds"]
     assert costs["other"] / costs["one"] == pytest.approx(50)
-    for name in ("digits@one", "digits@other"):
-        assert {path.name for path in (results / name).iterdir()} == {"runs"}
+    names = {f"d1.{partition}.r{repeat}" for partition in ("one", "other") for repeat in (1, 2)}
+    assert {path.name for path in (results / "digits" / "runs").iterdir()} == names
 
     again = workplace.snakemake("-n", config=ON_PARTITIONS, site=PARTITIONS)
     assert again.rules == set()
@@ -44,11 +44,11 @@ def test_a_study_on_two_partitions_runs_from_the_command_to_the_report(workplace
     )
     assert repriced.rules == {"all", "analyze", "plot", "write_report"}
 
-    run = "results/digits@other/runs/d1.r1/record.json"
+    run = "results/digits/runs/d1.other.r1/record.json"
     forced = workplace.snakemake("-n", "--forcerun", run, config=ON_PARTITIONS, site=PARTITIONS)
-    assert forced.trained == {"digits@other/d1.r1"}
+    assert forced.trained == {"digits/d1.other.r1"}
     shown = workplace.run(["python", str(SNAKEFILE.parent / "scripts" / "status.py")])
     assert shown.code == 0, shown.text
     assert shown.text.startswith("digits: ")
-    assert "d1 on one: 2 of 2 done" in shown.text
-    assert "d1 on other: 2 of 2 done" in shown.text
+    assert "d1.one: 2 of 2 done" in shown.text
+    assert "d1.other: 2 of 2 done" in shown.text

@@ -60,8 +60,8 @@ def test_a_module_plans_the_runs_of_each_partition(workplace: Workplace) -> None
     write_parent(workplace.folder, ON_PARTITIONS, PARTITIONS)
     plan = workplace.run(["snakemake", "-n", "--cores", "1"])
     assert plan.code == 0, plan.text
-    assert "digits@one" in plan.text
-    assert "digits@other" in plan.text
+    assert "digits/runs/d1.one.r1/" in plan.text
+    assert "digits/runs/d1.other.r1/" in plan.text
     write_parent(workplace.folder, ON_PARTITIONS.replace("repeats: 2", "repeats: 0"), PARTITIONS)
     refused = workplace.run(["snakemake", "-n", "--cores", "1"])
     assert refused.code == 1

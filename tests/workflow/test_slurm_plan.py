@@ -156,18 +156,18 @@ def test_a_run_requests_nothing_that_only_other_runs_have(login_node: LoginNode)
     requested = {}
     for words in submissions(record):
         line = " ".join(words)
-        _, _, name = words[words.index("--comment") + 1].rpartition("@")
+        _, _, name = words[words.index("--comment") + 1].rpartition("_wildcards_a_")
         found = re.findall(r" (-p \S+|-C \S+|--qos=\S+|--gres=\S+|--gpus-per-node=\S+|--mem\S* \d+)", line)
         requested[name] = set(found)
     special = {"-p special", "-C a&b", "--qos=high"}
     assert requested == {
-        "plain_d1.r1": {"--gres=gpu:1", "--mem 50000"},
-        "plain_d2.r1": {"--gres=gpu:2", "--mem 100000"},
-        "plain_d2x2.r1": {"--gres=gpu:2", "--mem 100000"},
-        "special_d1.r1": {*special, "--gpus-per-node=a100-sxm4-80gb:1", "--mem 50000"},
-        "special_d2.r1": {*special, "--gpus-per-node=a100-sxm4-80gb:2", "--mem 100000"},
-        "special_d2x2.r1": {*special, "--gpus-per-node=a100-sxm4-80gb:2", "--mem 100000"},
-        "typed_d1.r1": {"-p typed", "--gres=gpu:h100:1", "--mem 50000"},
-        "typed_d2.r1": {"-p typed", "--gres=gpu:h100:2", "--mem 100000"},
-        "typed_d2x2.r1": {"-p typed", "--gres=gpu:h100:2", "--mem 100000"},
+        "d1.plain.r1": {"--gres=gpu:1", "--mem 50000"},
+        "d2.plain.r1": {"--gres=gpu:2", "--mem 100000"},
+        "d2x2.plain.r1": {"--gres=gpu:2", "--mem 100000"},
+        "d1.special.r1": {*special, "--gpus-per-node=a100-sxm4-80gb:1", "--mem 50000"},
+        "d2.special.r1": {*special, "--gpus-per-node=a100-sxm4-80gb:2", "--mem 100000"},
+        "d2x2.special.r1": {*special, "--gpus-per-node=a100-sxm4-80gb:2", "--mem 100000"},
+        "d1.typed.r1": {"-p typed", "--gres=gpu:h100:1", "--mem 50000"},
+        "d2.typed.r1": {"-p typed", "--gres=gpu:h100:2", "--mem 100000"},
+        "d2x2.typed.r1": {"-p typed", "--gres=gpu:h100:2", "--mem 100000"},
     }

@@ -1,7 +1,7 @@
 # Contract: the records of an experiment's runs become tables and an answer, and decide which runs are needed next.
-# in:  results/{experiment}/runs/{run}/record.json; of an experiment that compares partitions, those of each of them
+# in:  results/{experiment}/runs/{run}/record.json
 # out: results/{experiment}/ runs.csv, epochs.csv, scaling.csv, options.csv, answer.json, provenance.json;
-#      repeats/round{round}.json of an experiment whose next runs follow from earlier ones
+#      repeats/{part}round{round}.json of an experiment whose next runs follow from earlier ones
 
 TABLES = expand(
     "results/{{experiment}}/{name}",
@@ -12,41 +12,36 @@ TABLES = expand(
 
 checkpoint judge_round:
     input:
-        rounds=lambda wc: expand(
-            ROUND, experiment=wc.experiment, round=range(1, int(wc.round))
-        ),
-        runs=lambda wc: records_of(wc.experiment, before=int(wc.round)),
+        rounds=lambda wc: expand(ROUND, **{**wc, "round": range(1, int(wc.round))}),
+        runs=lambda wc: records_of(wc.experiment, wc.part, before=int(wc.round)),
     output:
         ROUND,
     log:
-        "logs/judge_round/{experiment}.round{round}.log",
+        "logs/judge_round/{experiment}.{part}round{round}.log",
     localrule: True
     conda:
         "../envs/scalewise.yaml"
     params:
-        definition=lambda wc: EXPERIMENTS[wc.experiment]["rounds"],
+        definition=lambda wc: EXPERIMENTS[wc.experiment]["definitions"][wc.part[:-1]],
     shell:
         'python "$SCALEWISE_SCRIPTS/cli.py" judge '
-        "--round {wildcards.round} "
+        "--part={wildcards.part:q} --round {wildcards.round} "
         "results/{wildcards.experiment:q} 2>&1 | tee {log:q}"
 
 
 rule analyze:
     input:
-        rounds=lambda wc: rounds_of(*QUESTIONS[wc.experiment]),
-        runs=lambda wc: records_of(*QUESTIONS[wc.experiment]),
+        rounds=lambda wc: rounds_of(wc.experiment),
+        runs=lambda wc: records_of(wc.experiment),
     output:
         TABLES,
     log:
         "logs/analyze/{experiment}.log",
-    # runs of an experiment on one of several partitions are analyzed with those on the others
-    wildcard_constraints:
-        experiment="|".join(QUESTIONS),
     localrule: True
     conda:
         "../envs/scalewise.yaml"
     params:
-        definition=lambda wc: question_definition(PLAN, wc.experiment),
+        definition=lambda wc: list(EXPERIMENTS[wc.experiment]["definitions"].values()),
     shell:
         'python "$SCALEWISE_SCRIPTS/cli.py" analyze '
         "results/{wildcards.experiment:q} 2>&1 | tee {log:q}"

@@ -15,8 +15,7 @@ if not SCRIPTS.is_dir():
     )
 sys.path.insert(0, str(SCRIPTS))
 
-from scalewise.plan.plan_file import question_definition, questions_of, read_plan
-from scalewise.terminal import end_message
+from scalewise.plan.plan_file import read_plan
 
 # The rules' commands find the scripts and this Python by the environment: in `params` a moved checkout would make
 # everything again. An environment of Snakemake's own stands in front of this Python.
@@ -38,8 +37,6 @@ else:
         """Do nothing: the main process has checked where jobs go, and written the plan."""
 
 
-# experiments by the question that they answer: one, or the same on each partition
-QUESTIONS = {name: list(parts.values()) for name, parts in questions_of(PLAN).items()}
 EXPERIMENTS = PLAN["experiments"]
 RUNS = {
     (experiment, run): job
@@ -47,7 +44,8 @@ RUNS = {
     for run, job in runs.items()
 }
 RECORD = "results/{experiment}/runs/{run}/record.json"
-ROUND = "results/{experiment}/repeats/round{round}.json"
+# part is the partition and a dot, in an experiment that compares several
+ROUND = "results/{experiment}/repeats/{part}round{round}.json"
 
 
 def of_run(wildcards):
@@ -66,23 +64,32 @@ def train_inputs(wildcards):
     return of_run(wildcards)["inputs"]
 
 
-def records_of(*experiments, before=None):
-    """Return the records of the runs that experiments need, by the rounds before one."""
+def records_of(experiment, part=None, before=None):
+    """Return the records of the runs that an experiment, or a part of it, needs by the rounds before one."""
     found = []
-    for name in experiments:
-        rounds = judged_rounds(checkpoints.judge_round.get, name, before)
-        runs = STUDY.experiments[name].requested_run_names(rounds)
-        found += expand(RECORD, experiment=name, run=runs)
+    for each in STUDY.experiments[experiment]:
+        spec = each.experiment
+        if part in (None, part_prefix(spec)):
+            rounds = judged_rounds(
+                checkpoints.judge_round.get, experiment, spec, before
+            )
+            runs = each.requested_run_names(rounds)
+            found += expand(RECORD, experiment=experiment, run=runs)
     return found
 
 
-def rounds_of(*experiments):
-    """Return the rounds of experiments, up to the next ones."""
+def rounds_of(experiment):
+    """Return the rounds of an experiment, up to the next ones."""
     found = []
-    for name in experiments:
-        rounds = judged_rounds(checkpoints.judge_round.get, name)
-        numbers = required_rounds(STUDY.experiments[name].experiment, rounds)
-        found += expand(ROUND, experiment=name, round=numbers)
+    for each in STUDY.experiments[experiment]:
+        spec = each.experiment
+        rounds = judged_rounds(checkpoints.judge_round.get, experiment, spec)
+        found += expand(
+            ROUND,
+            experiment=experiment,
+            part=part_prefix(spec),
+            round=required_rounds(spec, rounds),
+        )
     return found
 
 
@@ -97,6 +104,7 @@ def resources_of(jobs, job_of):
 
 wildcard_constraints:
     round="[1-9][0-9]*",
-    experiment="[A-Za-z0-9][A-Za-z0-9_-]*(@[A-Za-z0-9_-]+)?",
+    experiment="[A-Za-z0-9][A-Za-z0-9_-]*",
+    part="([A-Za-z0-9_-]+[.])?",
     run="[A-Za-z0-9._-]+",
     dataset="[A-Za-z0-9_-]+",

@@ -2,14 +2,12 @@
 # in:  what an analysis reads and writes; the template of the centre
 # out: results/{experiment}/proposal/: proposal.md, table.csv, job.sh
 
-import json
-
 from scalewise.config.catalog.centres import template_of
 
 PROPOSED = {
-    name: json.loads(EXPERIMENTS[parts[0]]["proposal"])
-    for name, parts in QUESTIONS.items()
-    if EXPERIMENTS[parts[0]]["proposal"]
+    name: planned["proposal"]
+    for name, planned in EXPERIMENTS.items()
+    if planned["proposal"]
 }
 
 if PROPOSED:
@@ -30,11 +28,11 @@ if PROPOSED:
         conda:
             "../envs/scalewise.yaml"
         params:
-            definition=lambda wc: question_definition(PLAN, wc.experiment),
+            definition=lambda wc: list(
+                EXPERIMENTS[wc.experiment]["definitions"].values()
+            ),
             proposal=lambda wc: PROPOSED[wc.experiment],
-            job_script=lambda wc: [
-                EXPERIMENTS[name]["job_script"] for name in QUESTIONS[wc.experiment]
-            ],
+            job_script=lambda wc: EXPERIMENTS[wc.experiment]["job_script"],
         shell:
             'python "$SCALEWISE_SCRIPTS/cli.py" proposal '
             "results/{wildcards.experiment:q} 2>&1 | tee {log:q}"

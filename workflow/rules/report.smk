@@ -17,8 +17,6 @@ rule plot:
         ),
     log:
         "logs/plot/{experiment}.log",
-    wildcard_constraints:
-        experiment="|".join(QUESTIONS),
     localrule: True
     conda:
         "../envs/scalewise.yaml"
@@ -29,8 +27,8 @@ rule plot:
 
 rule write_report:
     input:
-        expand(TABLES, experiment=list(QUESTIONS)),
-        expand("results/{experiment}/figures", experiment=list(QUESTIONS)),
+        expand(TABLES, experiment=list(EXPERIMENTS)),
+        expand("results/{experiment}/figures", experiment=list(EXPERIMENTS)),
     output:
         html=report(
             "results/report.html",
@@ -45,7 +43,7 @@ rule write_report:
     conda:
         "../envs/scalewise.yaml"
     params:
-        experiments=list(QUESTIONS),
+        experiments=list(EXPERIMENTS),
     shell:
         'python "$SCALEWISE_SCRIPTS/cli.py" write-report '
         "--output {output.html:q} --decisions {output.decision:q} "

@@ -239,7 +239,7 @@ def most(judged: Round) -> float:
 
 
 def analyzed(study: PlantedStudy) -> Analysis:
-    (name,) = study.questions
+    (name,) = study.study.experiments
     return read_and_conclude(name, parts_of(make_plan(study.study), name, study.results))
 
 

@@ -353,7 +353,13 @@ def job_of(run: RunDefinition, **limits: Any) -> TrainJob:
     """The job of a run of ten minutes."""
     usual = {"limit_seconds": 600.0, "timeout_seconds": 60}
     return TrainJob(
-        threads=1, resources={}, limits=usual | limits, definition=run.as_json(), inputs={}, priority=0
+        site="",
+        threads=1,
+        resources={},
+        limits=usual | limits,
+        definition=run.as_json(),
+        inputs={},
+        priority=0,
     )
 
 

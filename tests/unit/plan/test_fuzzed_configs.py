@@ -51,10 +51,11 @@ def check_plan(study: Study) -> None:
     json.dumps(make_plan(study))
     names = [f"{run.experiment}/{run.run}" for run in study.runs.values()]
     assert len({name.lower() for name in names}) == len(names), "two runs share a folder"
+    sites = {(part.name, run.run): part.site for part in study.parts for run in part.runs}
     for key, run in study.runs.items():
         assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@-]{,254}", run.run)
         assert RunDefinition.model_validate_json(run.as_json()) == run
-        site, shape = study.experiments[run.experiment].site, run.shape
+        site, shape = sites[key], run.shape
         cpus = run.settings.cpus_per_device
         assert shape.nodes <= site.max_nodes
         assert shape.devices_per_node <= site.devices_per_node

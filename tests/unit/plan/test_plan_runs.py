@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,9 @@ from scalewise.config.experiment import (
     Sweep,
     Target,
 )
+from scalewise.config.schema import study_schema
 from scalewise.config.shape import Shape
-from scalewise.plan.planned_study import PlannedExperiment, Study
+from scalewise.plan.planned_study import CHANGE_NO_NUMBER, Study
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.runs.runs import expand, input_files, option_label, priority
 
@@ -223,6 +223,7 @@ experiments:
     devices: [1, 2]
     repeats: {min: 3, max: 6}
 """
+KEYS = study_schema()["properties"]["defaults"]["properties"]
 CHANGED: dict[str, Any] = {
     "title": "Another",
     "proposal": Proposal(centre="ncar"),
@@ -243,32 +244,20 @@ CHANGED: dict[str, Any] = {
 }
 
 
-def products(planned: PlannedExperiment) -> dict[str, Any]:
-    runs = expand("digits", planned.experiment, {1: Shape(1, 1), 2: Shape(1, 2), 4: Shape(1, 4)}, "cpu")
-    return {
-        "runs": {run.run: run.as_json() for run in runs},
-        "tables": planned.analysis_definition,
-        "rounds": planned.rounds_definition,
-    }
-
-
 @pytest.mark.parametrize("key", CHANGED)
-def test_a_changed_key_makes_again_what_depends_on_it(key: str, load: Callable[[str], Study]) -> None:
-    before = load(ADAPTIVE).experiments["digits"]
-    after = replace(before, experiment=before.experiment.model_copy(update={key: CHANGED[key]}))
-    old, new = products(before), products(after)
-    makes = {"tables", "rounds"}
-    if key in ("title", "proposal", "runtime_minutes", "memory_gb", "timeout_seconds"):
-        makes = set()
-    elif key == "budget":
-        makes = {"rounds"}
-    elif "training" in key:
-        makes = {"tables"}
-    elif key in ("learning_rate", "global_batch_size", "devices", "sweep"):
-        makes |= {"runs"}
-    if "runs" not in makes:
-        # which runs there are may change, but nothing of any run
-        kept = old["runs"].keys() & new["runs"].keys()
-        assert all(old["runs"][name] == new["runs"][name] for name in kept)
-        new["runs"] = old["runs"]
-    assert {product for product in old if old[product] != new[product]} == makes
+def test_a_changed_key_trains_again_what_it_defines_and_nothing_else(key: str, load: Load) -> None:
+    before = load(ADAPTIVE).parts[0]
+    changed = before.experiment.model_copy(update={key: CHANGED[key]})
+    shapes = {devices: Shape(1, int(devices)) for devices in changed.device_counts}
+    runs = expand("digits", changed, shapes, before.site.accelerator, before.site.launcher)
+    defined = {run.run: run.as_json() for run in runs}
+    is_kept = all(defined.get(run.run, run.as_json()) == run.as_json() for run in before.runs)
+
+    assert is_kept is (key not in {"learning_rate", "global_batch_size"})
+    is_same = replace(before, experiment=changed).definition == before.definition
+    assert is_same is (key in CHANGE_NO_NUMBER)
+
+
+def test_keys_that_change_no_number_say_so() -> None:
+    said = {key for key, schema in KEYS.items() if "reruns nothing" in schema["description"]}
+    assert said == CHANGE_NO_NUMBER

@@ -168,7 +168,7 @@ experiments:
 """
     )
     kept, own, anchored = (
-        study.experiments[name].experiment.model_dump(include={"epochs", "repeats", "target", "sweep"})
+        study.experiments[name][0].experiment.model_dump(include={"epochs", "repeats", "target", "sweep"})
         for name in ("kept", "own", "anchored")
     )
     defaults = {"epochs": 7, "repeats": {"min": 3, "max": 10}}
@@ -177,7 +177,7 @@ experiments:
     assert kept == defaults | {"target": {"accuracy": 0.5}, "sweep": kept["sweep"]}
     assert own == own_values | {"sweep": own["sweep"]}
     assert anchored == own | {"epochs": 9}
-    assert [study.experiments[name].experiment.swept for name in ("kept", "own")] == [
+    assert [study.experiments[name][0].experiment.swept for name in ("kept", "own")] == [
         {"momentum": [0.0, 0.9]},
         {"learning_rate": [0.1, 0.2]},
     ]

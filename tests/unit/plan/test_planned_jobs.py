@@ -83,16 +83,14 @@ def job_text(name: str, job: TrainJob, **facts: object) -> str:
 
 
 def texts_of(study: Study) -> Iterator[str]:
-    """Yield what jobs read of experiments, comparisons and sites, and each job but for further repeats."""
+    """Yield what jobs read of experiments and sites, and each job but for further repeats."""
     plan = make_plan(study)
-    for name, facts in plan["experiments"].items():
-        yield f"{name} ({facts['title']}), partition {facts['partition']!r}"
-    for name, comparison in plan["comparisons"].items():
-        yield f"{name} compares {comparison['experiments']}: {comparison['definition']}"
+    for name, planned in plan["experiments"].items():
+        yield f"{name} ({planned['title']}) on {list(planned['definitions'])}"
     for name, runs in plan["runs"].items():
         for run, job in runs.items():
             if run.endswith(".r1"):
-                yield job_text(f"{name}/{run}", job)
+                yield job_text(f"{name}/{run} on {job['site']!r}", job)
     for partition, site in plan["sites"].items():
         yield f"{partition!r} launched with {words_of(site['launch'])}"
         shown = {key: value for key, value in site["preflight"].items() if key not in {"slurm", "datasets"}}
@@ -248,16 +246,17 @@ def test_an_experiment_without_partitions_is_the_one_of_a_site_without_any(load:
     )
 
     plans = [make_plan(each) for each in (before, after)]
-    assert plans[0]["runs"]["plain"] == plans[1]["runs"]["plain"]
-    of_site, of_partition = (plan["experiments"]["plain"] for plan in plans)
-    assert of_site | {"partition": "a100"} == of_partition
+    of_site, of_partition = (plan["runs"]["plain"] for plan in plans)
+    assert {name: job | {"site": "a100"} for name, job in of_site.items()} == of_partition
+    assert plans[0]["experiments"]["plain"] == plans[1]["experiments"]["plain"]
 
 
-def test_a_price_changes_no_run_and_no_table(load: Load) -> None:
+def test_a_price_changes_the_answer_and_no_run(load: Load) -> None:
     plan, other = (
         make_plan(load(STUDY, PARTITIONS.replace("hour: 2.5", price))) for price in ("hour: 2.5", "hour: 9")
     )
 
     assert other["runs"] == plan["runs"]
-    assert other["experiments"] == plan["experiments"]
-    assert other["comparisons"] != plan["comparisons"]
+    assert other["experiments"]["plain"] == plan["experiments"]["plain"]
+    changed, old = (each["experiments"]["both"]["definitions"] for each in (other, plan))
+    assert [partition for partition in old if changed[partition] != old[partition]] == ["h200"]

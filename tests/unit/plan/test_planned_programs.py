@@ -112,7 +112,7 @@ experiments:
 
 def test_defaults_of_the_loop_concern_the_other_experiments(load: Load) -> None:
     study = load(BOTH.replace("MORE", "steps: 50"))
-    loop, own = (study.experiments[name].experiment.model_dump() for name in ("loop", "own"))
+    loop, own = (study.experiments[name][0].experiment.model_dump() for name in ("loop", "own"))
     assert (loop["learning_rate"], loop["target"]) == (0.2, {"accuracy": 0.9})
     assert not {"learning_rate", "epochs", "target"} & own.keys()
     assert loop["devices"] == own["devices"]

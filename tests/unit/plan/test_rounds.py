@@ -12,7 +12,7 @@ from tests.unit.plan.conftest import Load
 from tests.unit.plan.refusals import MACHINES
 
 from scalewise.config.experiment import Repeats
-from scalewise.plan.planned_study import PlannedExperiment
+from scalewise.plan.planned_study import Part
 from scalewise.plan.runs.rounds import (
     Round,
     is_settled,
@@ -33,20 +33,20 @@ NotMadeError = type("NotMadeError", (Exception,), {})
 
 
 @pytest.fixture
-def planned(load: Load) -> Callable[..., PlannedExperiment]:
+def planned(load: Load) -> Callable[..., Part]:
     """Plans an experiment with these keys, on a cluster of nodes with four GPUs."""
 
-    def plan(site: str = CLUSTER, **keys: str) -> PlannedExperiment:
+    def plan(site: str = CLUSTER, **keys: str) -> Part:
         usual = {"dataset": "synthetic-3x32x32", "model": "linear"}
         if "global_batch_size" not in keys:
             usual |= {"scaling": "weak", "batch_size_per_device": "32"}
         lines = "".join(f"    {key}: {value}\n" for key, value in (usual | keys).items())
-        return load(f"experiments:\n  digits:\n{lines}", site).experiments["digits"]
+        return load(f"experiments:\n  digits:\n{lines}", site).parts[0]
 
     return plan
 
 
-Planned = Callable[..., PlannedExperiment]
+Planned = Callable[..., Part]
 
 
 def judged(number: int, points: Mapping[str, tuple[int, int]], **changes: Any) -> Round:
@@ -119,7 +119,7 @@ def test_a_plain_number_makes_all_its_runs_and_looks_at_no_round(planned: Planne
 def test_a_mapping_that_leaves_no_choice_is_a_plain_number(planned: Planned) -> None:
     plain, mapping = (planned(devices="[1, 2]", repeats=repeats) for repeats in ("3", "{min: 3, max: 3}"))
 
-    assert plain.analysis_definition == mapping.analysis_definition
+    assert plain.definition == mapping.definition
     assert required_rounds(mapping.experiment, []) == []
 
 
@@ -211,13 +211,14 @@ def test_the_tables_wait_for_the_round_that_is_to_be_made(
     spec = planned(devices="[1, 2]", repeats=MORE).experiment
     leave(tmp_path / "results" / "digits", *rounds)
 
-    assert required_rounds(spec, judged_rounds(checkpoint(1, 2), "digits")) == needed
+    assert required_rounds(spec, judged_rounds(checkpoint(1, 2), "digits", spec)) == needed
 
 
 @pytest.mark.usefixtures("study_folder")
-def test_a_round_on_disk_that_snakemake_makes_again_is_not_believed(tmp_path: Path) -> None:
+def test_a_round_on_disk_that_snakemake_makes_again_is_not_believed(planned: Planned, tmp_path: Path) -> None:
+    spec = planned(devices="[1, 2]", repeats=MORE).experiment
     leave(tmp_path / "results" / "digits", FIRST, SECOND)
 
     with pytest.raises(NotMadeError):
-        list(judged_rounds(checkpoint(1), "digits"))
-    assert list(judged_rounds(checkpoint(1), "digits", before=2)) == [FIRST]
+        list(judged_rounds(checkpoint(1), "digits", spec))
+    assert list(judged_rounds(checkpoint(1), "digits", spec, before=2)) == [FIRST]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -80,8 +79,7 @@ class Proposed:
         return facts_of(self.found(name), self.plan, name)
 
     def asked(self, name: str) -> dict[str, Any]:
-        asked: dict[str, Any] = json.loads(self.plan["experiments"][name]["proposal"])
-        return asked
+        return self.plan["experiments"][name]["proposal"]
 
 
 @pytest.fixture(scope="module")

@@ -415,7 +415,7 @@ def test_several_partitions_and_types_are_described_to_be_compared(programs: Pat
     found = {name: (each["gpu_type"], each["devices_per_node"]) for name, each in facts["partitions"].items()}
     assert found == {"gpu-a100": ("a100", 4), "gpu-h100": ("h100", 4), "other": ("l40", 8)}
     study = load_study({"experiments": {"e": EXPERIMENT | {"partitions": "all"}}}, (), tmp_path / "site.yaml")
-    assert len(study.experiments) == 3
+    assert len(study.parts) == 3
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def on_cluster(load: Load, *slurm: str) -> Study:
 
 
 def definition(study: Study) -> dict[str, Any]:
-    return dict(json.loads(study.experiments["digits"].analysis_definition))
+    return dict(json.loads(study.parts[0].definition))
 
 
 @pytest.mark.parametrize(
@@ -119,11 +119,8 @@ def test_each_partition_of_a_site_file_states_its_own_waits(load: Load) -> None:
     )
     study = load(built_in("devices: [1, 2]\n    partitions: all"), site)
 
-    found = {
-        name: json.loads(each.analysis_definition)["queue_minutes"]
-        for name, each in study.experiments.items()
-    }
-    assert found == {"digits@a100": {"1": 5, "2": 60}, "digits@h200": {"1": 2, "2": 2}}
+    found = {part.partition: json.loads(part.definition)["queue_minutes"] for part in study.parts}
+    assert found == {"a100": {"1": 5, "2": 60}, "h200": {"1": 2, "2": 2}}
 
 
 def test_a_queue_and_a_bill_change_the_decision_and_no_run(load: Load) -> None:
@@ -131,7 +128,7 @@ def test_a_queue_and_a_bill_change_the_decision_and_no_run(load: Load) -> None:
         on_cluster(load, *lines) for lines in ([], ["queue_minutes: {8: 5}"], ["queue_minutes: {8: 50}"])
     )
     assert "queue_minutes" not in definition(without)
-    assert len({study.experiments["digits"].analysis_definition for study in (without, short, long)}) == 3
+    assert len({study.parts[0].definition for study in (without, short, long)}) == 3
     whole = {"1": 4, "2": 4}
     for lines, paid, held in (
         ((), None, whole),

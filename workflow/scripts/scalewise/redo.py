@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from scalewise.analysis.conditions import OTHER_CONDITIONS
@@ -13,13 +14,11 @@ from scalewise.analysis.study import parts_of
 from scalewise.config.errors import UserError
 from scalewise.execution.lock import LockError, lock_run
 from scalewise.execution.slurm import queued_jobs
-from scalewise.plan.plan_file import Plan, questions_of, runs_in_slurm
+from scalewise.plan.plan_file import Plan, runs_in_slurm
 from scalewise.records import FAILURE, RECORD
 
 SNAKEMAKE_LOCKS = Path(".snakemake/locks")
 """Holds a file while Snakemake works in the folder, or after it was killed."""
-REMOVED = ".removed-"
-"""Begins the name of a run's folder whose records are deleted."""
 NOT_FAILED = {"completed", DISTURBED, OTHER_CONDITIONS, NOT_RUN, OUT_OF_DATE}
 
 
@@ -34,13 +33,13 @@ def redo(
 ) -> list[str]:
     """Remove the records of runs, except those of a run that is being made.
 
-    The folder of a run is renamed while this process holds the run's lock: a run is there whole, or it is
-    missing. Runs that the plan does not have are kept, because no study would make them again.
+    Runs that the plan does not have are kept, because no study would make them again.
 
     Args:
         plan: The study.
         results: Folder of all experiments.
-        names: Runs, ``digits/d2.r1``, or experiments; of these only runs that the next two choose.
+        names: Runs, ``digits/d2.r1``, patterns, ``digits/d2.*``, or experiments; of these only runs that the
+            next two choose.
         disturbed: Choose the runs that something disturbed.
         failed: Choose the runs that have not completed.
         dry_run: Remove nothing.
@@ -85,27 +84,25 @@ def redo(
 
 
 def _is_in(experiment: str, run: str, name: str) -> bool:
-    """Return whether a name is that of a run, of its experiment, or of that on all partitions."""
-    return name in (f"{experiment}/{run}", experiment, experiment.partition("@")[0])
+    """Return whether a name is that of a run, or of its experiment, or a pattern of runs."""
+    return name == experiment or fnmatchcase(f"{experiment}/{run}", name)
 
 
 def _reasons(plan: Plan, results: Path, *, disturbed: bool, failed: bool) -> Iterator[tuple[str, str, str]]:
     """Yield experiment, name and reason of runs to remove: by default, of all that have left something."""
-    for part in [part for question in questions_of(plan) for part in parts_of(plan, question, results)]:
+    for part in [part for name in plan["experiments"] for part in parts_of(plan, name, results)]:
         name = part.experiment.name
         for row in collect(name, part.experiment.spec, part.runs_folder).runs.to_dict("records"):
-            run, is_any = str(row["run"]), not (disturbed or failed)
-            if row["outcome"] not in NOT_FAILED and (failed or is_any):
-                yield name, run, f"{row['outcome']}: {row['reason']}"
-            elif row["disturbance"] and (disturbed or is_any):
-                yield name, run, str(row["disturbance"])
-            elif is_any and (part.runs_folder / run).exists():
-                yield name, run, "named"
+            run, has_failed = str(row["run"]), row["outcome"] not in NOT_FAILED
+            chosen = (failed and has_failed) or (disturbed and row["disturbance"])
+            if chosen or (not (disturbed or failed) and (part.runs_folder / run).exists()):
+                reason = f"{row['outcome']}: {row['reason']}" if has_failed else row["disturbance"]
+                yield name, run, str(reason or "named")
 
 
 def _in_slurm(plan: Plan) -> set[str]:
     """Return the wildcards of this folder's jobs that Slurm runs now, as in their comments."""
-    if not any(runs_in_slurm(plan, facts) for facts in plan["experiments"].values()):
+    if not runs_in_slurm(plan):
         return set()
     return {
         job.wildcards for job in queued_jobs() if job.folder == str(Path.cwd()) and job.state != "PENDING"
@@ -117,17 +114,14 @@ def _remove(run: Path) -> bool:
 
     Of a run without a result only the failure goes: what its program has saved is there to resume from.
     """
-    removed = run.with_name(f"{REMOVED}{run.name}")
-    # left by a process that was killed here
-    shutil.rmtree(removed, ignore_errors=True)
     try:
         with lock_run(run, 0.0, lambda _: None):
-            if (run / RECORD).exists():
-                # the lock goes with the folder
-                run.rename(removed)
-            else:
-                (run / FAILURE).unlink(missing_ok=True)
+            (run / FAILURE).unlink(missing_ok=True)
+            had_result = (run / RECORD).exists()
+            (run / RECORD).unlink(missing_ok=True)
     except LockError:
         return False
-    shutil.rmtree(removed, ignore_errors=True)
+    if had_result:
+        # without its record the run is made again, whatever else is left
+        shutil.rmtree(run, ignore_errors=True)
     return True

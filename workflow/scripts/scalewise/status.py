@@ -24,8 +24,8 @@ from scalewise.execution.lock import is_training
 from scalewise.execution.rank_files import ATTEMPT, PROGRESS, Progress
 from scalewise.execution.slurm import queued_jobs
 from scalewise.plan.formatting import DAY, duration_text, format_3sig
-from scalewise.plan.plan_file import Plan, questions_of, runs_in_slurm
-from scalewise.plan.runs.spending import Spending
+from scalewise.plan.plan_file import Plan, runs_in_slurm
+from scalewise.plan.runs.spending import spent_device_hours
 from scalewise.records import read_regular
 from scalewise.report.proposal import analysis_of
 from scalewise.site.commands import ask
@@ -45,16 +45,16 @@ def status_lines(plan: Plan, results: Path, now: float) -> Iterator[str]:
         results: Folder of all experiments, below the folder where snakemake runs.
         now: Seconds since the epoch.
     """
-    in_slurm = any(runs_in_slurm(plan, facts) for facts in plan["experiments"].values())
+    in_slurm = runs_in_slurm(plan)
     queue = queued_runs(plan) if in_slurm else None
     hours = 0.0
-    for question, names in questions_of(plan).items():
-        found = analysis_of(plan, question, results)
-        for part in parts_of(plan, question, results):
-            hours += Spending.of(part.runs_folder, part.experiment.held_devices).device_hours
+    for name in plan["experiments"]:
+        found = analysis_of(plan, name, results)
+        for part in parts_of(plan, name, results):
+            hours += spent_device_hours(part.runs_folder, part.experiment.held_devices, part.partition)
         answer = found.answer
-        yield from wrapped(answer_line(question, answer.verdict, answer.certainty))
-        yield from _rows(found, names, results, queue, now)
+        yield from wrapped(answer_line(name, answer.verdict, answer.certainty))
+        yield from _rows(found, name, results, queue, now)
         disturbed = found.runs[found.runs["disturbance"].fillna("") != ""]
         if len(disturbed):
             number = count_devices(len(disturbed), "disturbed run")
@@ -66,18 +66,16 @@ def status_lines(plan: Plan, results: Path, now: float) -> Iterator[str]:
 
 
 def _rows(
-    found: Analysis, names: Mapping[str, str], results: Path, queue: Mapping[Run, str] | None, now: float
+    found: Analysis, experiment: str, results: Path, queue: Mapping[Run, str] | None, now: float
 ) -> Iterator[str]:
     """Yield a line for each point: runs done, and what the others do."""
     runs = found.runs.assign(point=found.runs["run"].str.rpartition(".r")[0])
-    for (partition, point), group in runs.groupby(["partition", "point"], sort=False):
-        experiment = names[str(partition)]
+    for point, group in runs.groupby("point", sort=False):
         done = group["outcome"].isin(["completed", DISTURBED])
         states = Counter(_state(row, experiment, results, queue, now) for _, row in group[~done].iterrows())
-        place = f"{point} on {partition}" if partition else str(point)
         texts = [f"{int(done.sum())} of {len(group)} done{_rate(group[done])}"]
         texts += [f"{number} {state}" for state, number in states.items()]
-        yield from wrapped(f"{place}: {'; '.join(texts)}", "  ")
+        yield from wrapped(f"{point}: {'; '.join(texts)}", "  ")
 
 
 def _rate(done: pd.DataFrame) -> str:

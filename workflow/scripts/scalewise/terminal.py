@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewise.execution.next_try import refused_runs
-from scalewise.plan.plan_file import Plan, questions_of
+from scalewise.plan.plan_file import Plan
 from scalewise.records import Failure, RecordError, read_failure, read_regular
 
 WIDTH = 80
@@ -43,12 +43,12 @@ def end_message(plan: Plan, results: Path, *, failed: bool = False) -> str:
         return "\n".join(decision_lines(results))
     failures = dict(failed_runs(plan, results))
     lines = []
-    for question, names in questions_of(plan).items():
-        answer = results / question / ANSWER
-        if answer.exists() and not any(name in names.values() for name, _ in failures):
+    for name in plan["experiments"]:
+        answer = results / name / ANSWER
+        if answer.exists() and not any(failed == name for failed, _ in failures):
             lines += _cards(answer)
         else:
-            lines.append(f"No answer for {question} yet.")
+            lines.append(f"No answer for {name} yet.")
     repeats = failures and failures.keys() == refused_runs(plan, results).keys()
     again = "would end the same way" if repeats else "makes what is missing"
     here = CLI.relative_to(Path.cwd()) if CLI.is_relative_to(Path.cwd()) else CLI

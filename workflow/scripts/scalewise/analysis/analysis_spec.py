@@ -53,7 +53,7 @@ class AnalysisSpec:
 
     @classmethod
     def from_json(cls, text: str) -> AnalysisSpec:
-        """Read ``PlannedExperiment.analysis_definition``."""
+        """Read ``Part.definition`` of the plan."""
         values = json.loads(text)
         waits, billed, held = (
             {int(devices): value for devices, value in values.get(key, {}).items()}

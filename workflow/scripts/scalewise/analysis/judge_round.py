@@ -18,10 +18,10 @@ from scalewise.analysis.runs import collect
 from scalewise.analysis.study import Analysis, Part, conclude, with_waits
 from scalewise.config.experiment import Repeats
 from scalewise.config.shape import Shape
-from scalewise.plan.runs.rounds import Round, known_rounds, requested_repeats, round_file
+from scalewise.plan.runs.rounds import Round, known_rounds, part_prefix, requested_repeats, round_file
 from scalewise.plan.runs.run_definition import parse_run_name
-from scalewise.plan.runs.runs import points, points_by_series, series_name, settings_of
-from scalewise.plan.runs.spending import Spending, device_hours
+from scalewise.plan.runs.runs import partition_of, points, points_by_series, series_name, settings_of
+from scalewise.plan.runs.spending import device_hours, spent_device_hours
 from scalewise.records import RECORD, RecordError, read_run, write_json
 
 
@@ -29,7 +29,7 @@ def judge_round(definition: str, number: int, folder: Path, *, in_slurm: bool = 
     """Decide which runs an experiment needs next, and write the round into its folder.
 
     Args:
-        definition: ``PlannedExperiment.rounds_definition``.
+        definition: ``Part.definition``.
         number: Number of the round, from 1.
         folder: Results of the experiment.
         in_slurm: Whether the runs are jobs of Slurm, which has recorded their waits.
@@ -44,16 +44,14 @@ def judge_round(definition: str, number: int, folder: Path, *, in_slurm: bool = 
     repeats = requested_repeats(spec, known_rounds(spec, folder)[: number - 1])
     limits = Limits()
     if spec.chooses_devices:
-        choice = json.loads(definition)["choice"]
+        choice, budget = json.loads(definition)["choice"], spec.budget.device_hours if spec.budget else None
         repeats = _with_earlier_runs(experiment, choice, repeats, runs_folder)
-        spending = Spending.of(runs_folder, experiment.held_devices)
-        limits = Limits(
-            choice["budget"], spending.device_hours, choice["run_minutes"], experiment.held_devices
-        )
+        spent = spent_device_hours(runs_folder, experiment.held_devices, partition_of(spec))
+        limits = Limits(budget, spent, choice["run_minutes"], experiment.held_devices)
     tables = collect(name, spec, runs_folder, asked=repeats)
     part = with_waits(Part("", experiment, runs_folder, in_slurm=in_slurm), tables)
     judged = request_runs(experiment, number, repeats, conclude(name, [part], [tables]), limits)
-    path = round_file(folder, number)
+    path = round_file(folder, number, part_prefix(spec))
     path.parent.mkdir(exist_ok=True)
     write_json(path, judged)
     return judged

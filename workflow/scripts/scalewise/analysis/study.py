@@ -36,7 +36,7 @@ from scalewise.analysis.round_texts import round_sentences
 from scalewise.analysis.runs import Tables, collect
 from scalewise.analysis.words import interval_text
 from scalewise.config.experiment import LIMITS, AnyExperiment
-from scalewise.plan.plan_file import Plan, questions_of, runs_in_slurm
+from scalewise.plan.plan_file import Plan, runs_in_slurm
 from scalewise.plan.runs.rounds import is_settled, known_rounds, requested_repeats
 from scalewise.plan.runs.runs import Options, points_by_series, series_name
 from scalewise.records import write_text
@@ -92,27 +92,26 @@ class Analysis:
     origins: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
-def parts_of(plan: Plan, question: str, results: Path) -> list[Part]:
-    """Return the experiments that answer a question, one for each of its partitions.
+def parts_of(plan: Plan, name: str, results: Path) -> list[Part]:
+    """Return an experiment on each of its partitions.
 
     Args:
         plan: The study.
-        question: Name of the experiment in the file.
+        name: Name of the experiment.
         results: Folder of all experiments.
     """
-    terms = json.loads(plan["comparisons"][question]["definition"]) if question in plan["comparisons"] else {}
     parts = []
-    for partition, name in questions_of(plan)[question].items():
-        facts = plan["experiments"][name]
+    for partition, definition in plan["experiments"][name]["definitions"].items():
+        facts = json.loads(definition)
         parts.append(
             Part(
                 partition=partition,
-                experiment=AnalysisSpec.from_json(facts["definition"]),
+                experiment=AnalysisSpec.from_json(definition),
                 runs_folder=results / name / "runs",
-                price=terms["prices"][partition] if terms else 1.0,
-                in_slurm=runs_in_slurm(plan, facts),
-                unit=terms.get("unit", "device-hours"),
-                left_out=terms.get("left_out", ()),
+                price=facts["price"] if partition else 1.0,
+                in_slurm=runs_in_slurm(plan),
+                unit="price" if partition else "device-hours",
+                left_out=facts.get("left_out", ()),
             )
         )
     return parts
@@ -143,7 +142,7 @@ def read_and_conclude(question: str, parts: Sequence[Part], *, total_times: bool
         rounds = known_rounds(spec, part.runs_folder.parent)
         spent += round_sentences(rounds, requested_repeats(spec, []))
         has_ended = has_ended and is_settled(spec, rounds)
-    answer = replace(found.answer, spent=" ".join(spent), has_ended=has_ended)
+    answer = replace(found.answer, spent=" ".join(dict.fromkeys(spent)), has_ended=has_ended)
     if not has_ended:
         answer = replace(answer, to_do="Run the same command again: the study has not ended.", command="")
     return replace(found, answer=answer)
@@ -195,6 +194,7 @@ def conclude(
     programs = [sentence for table in tables for sentence in table.cautions]
     sources = [part.experiment.queue_source for part in parts if part.in_slurm]
     waits = next((each for each in sources if each != STATED_WAITS), "")
+    left_out = [sentence for part in parts for sentence in part.left_out]
     cases = []
     for group in groups(points, terms):
         choice, found = choose_for(points, group, terms)
@@ -206,7 +206,7 @@ def conclude(
                 terms=terms,
                 choice=choice,
                 candidates=found,
-                programs=[*dict.fromkeys([*programs, *parts[0].left_out])],
+                programs=[*dict.fromkeys([*programs, *left_out])],
                 not_judged=not_judged,
                 waits=waits,
                 runs=runs,

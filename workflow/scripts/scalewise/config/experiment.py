@@ -164,9 +164,9 @@ class ExperimentKeys(StrictModel):
     64} measures only those that the answer needs."""
     partitions: Annotated[list[str], Field(min_length=1)] | Literal["all"] | None = None
     """Partitions of the site to compare, such as [a100, h200], or all. Their runs have one answer. Default:
-    the site's default partition. Changing it reruns nothing."""
+    the site's first."""
     budget: Budget | None = None
-    """The most that the study may spend; for devices that are chosen. Changing it reruns nothing."""
+    """The most that the study may spend; for devices that are chosen."""
     repeats: RepeatsKey = Field(3, validate_default=True)
     """Jobs per device count and option. 95 % intervals are wide with 3, narrower with 6. A mapping adds jobs
     only where the decision is not clear."""
@@ -256,16 +256,3 @@ def read_experiment(values: Mapping[str, Any]) -> AnyExperiment:
 
 EXPERIMENT_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
 MAX_EXPERIMENT_NAME = 100
-
-DECIDES_NOTHING = ("title", "partitions", "proposal", "runtime_minutes", "memory_gb", "timeout_seconds")
-"""Keys whose change makes nothing again: texts, limits, and partitions, each of which has its own runs."""
-DECIDES_ROUNDS = ("budget",)
-"""Keys whose change requests other runs, and changes no table."""
-DECIDES_TABLES = ("trainings", "samples_per_training")
-"""Keys whose change makes the tables again, and requests no run."""
-
-
-def deciding_values(spec: AnyExperiment, product: Literal["tables", "rounds"]) -> dict[str, Any]:
-    """Return the keys and values that decide the tables, or which runs the rounds request."""
-    others = DECIDES_ROUNDS if product == "tables" else DECIDES_TABLES
-    return spec.model_dump(exclude={*DECIDES_NOTHING, *others}, exclude_none=True)

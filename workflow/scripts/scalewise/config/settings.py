@@ -21,9 +21,7 @@ Memory = Annotated[float, Field(ge=0.001, le=1e6, allow_inf_nan=False)]
 class StrictModel(BaseModel):
     """Model that refuses unknown keys and converts nothing: ``"4"`` is not 4."""
 
-    model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, defer_build=True, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 
 class SharedSettings(StrictModel):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from scalewise.config.errors import StudyError
 from scalewise.plan.launch import SiteLaunch
-from scalewise.plan.plan_file import PLAN_FOLDER, Comparison, Plan, TrainJob
-from scalewise.plan.planned_study import PlannedExperiment, Study
+from scalewise.plan.plan_file import PLAN_FOLDER, Plan, TrainJob
+from scalewise.plan.planned_study import Study
 from scalewise.plan.runs.allocation import Allocation
 from scalewise.plan.runs.run_definition import RunDefinition, canonical_json
 from scalewise.plan.runs.runs import input_files, priority
@@ -23,61 +23,42 @@ def make_plan(study: Study) -> Plan:
     """Make the plan of a checked study."""
     launches = {partition: SiteLaunch.of(site) for partition, site in study.partitions.items()}
     runs: dict[str, dict[str, TrainJob]] = {name: {} for name in study.experiments}
-    for (experiment, name), run in study.runs.items():
-        runs[experiment][name] = train_job(run, study.allocations[experiment, name])
+    for part in study.parts:
+        for run in part.runs:
+            allocation = study.allocations[run.experiment, run.run]
+            runs[part.name][run.run] = train_job(run, allocation, part.site.partition)
     return {
         "sites": {
             partition: {
-                "launch": launches[partition].model_dump(mode="json"),
+                "launch": launch.model_dump(mode="json"),
                 "preflight": Preflight.of(study, partition).model_dump(mode="json"),
             }
-            for partition in study.partitions
+            for partition, launch in launches.items()
         },
         "preparations": {name: each.as_json for name, each in study.preparations.items()},
         "experiments": {
             name: {
-                "title": planned.experiment.title or name,
-                "partition": planned.site.partition,
-                "definition": planned.analysis_definition,
-                "proposal": planned.proposal_definition,
-                "job_script": site_digest(launches[planned.site.partition], runs[name]),
-                "rounds": planned.rounds_definition,
+                "title": parts[0].experiment.title or name,
+                "definitions": {part.partition: part.definition for part in parts},
+                "proposal": parts[0].proposal,
+                "job_script": site_digest([launches[part.site.partition] for part in parts], runs[name]),
             }
-            for name, planned in study.experiments.items()
-        },
-        "comparisons": {
-            key: make_comparison([study.experiments[name] for name in names])
-            for key, names in study.comparisons.items()
+            for name, parts in study.experiments.items()
         },
         "runs": runs,
     }
 
 
-def make_comparison(planned: Sequence[PlannedExperiment]) -> Comparison:
-    """Make the comparison of an experiment's partitions.
+def train_job(run: RunDefinition, allocation: Allocation, site: str) -> TrainJob:
+    """Make the job of a run.
 
     Args:
-        planned: The experiment on each partition.
+        run: The run.
+        allocation: Its resources.
+        site: Key of the plan's sites.
     """
-    first = planned[0]
-    prices = {each.site.partition: each.site.facts.price_per_device_hour for each in planned}
-    title = first.experiment.title.removesuffix(f" on {first.site.partition}")
     return {
-        "title": title,
-        "experiments": {each.site.partition: each.name for each in planned},
-        "definition": canonical_json(
-            {
-                "unit": "price",
-                "prices": prices,
-                "left_out": [sentence for each in planned for sentence in each.left_out],
-            }
-        ),
-    }
-
-
-def train_job(run: RunDefinition, allocation: Allocation) -> TrainJob:
-    """Make the job of a run."""
-    return {
+        "site": site,
         "threads": allocation.threads,
         "resources": dict(allocation.resources),
         "limits": asdict(allocation.limits),
@@ -87,10 +68,10 @@ def train_job(run: RunDefinition, allocation: Allocation) -> TrainJob:
     }
 
 
-def site_digest(launch: SiteLaunch, runs: Mapping[str, TrainJob]) -> str:
+def site_digest(launches: Sequence[SiteLaunch], runs: Mapping[str, TrainJob]) -> str:
     """Return a digest of the site's facts in a job script, which requests nothing without Slurm."""
-    requests = {name: job["resources"] for name, job in runs.items()} if launch.slurm else {}
-    facts = canonical_json([launch.model_dump(mode="json"), requests])
+    requests = {name: job["resources"] for name, job in runs.items()} if launches[0].slurm else {}
+    facts = canonical_json([[launch.model_dump(mode="json") for launch in launches], requests])
     return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
 

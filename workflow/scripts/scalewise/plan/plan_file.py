@@ -42,12 +42,14 @@ class TrainJob(TypedDict):
     """The job of one run: what Snakemake requests for it, and what it trains.
 
     Args:
+        site: Key of ``Plan.sites``.
         limits: ``Limits`` of its command.
         definition: All that defines the run, as canonical JSON.
         inputs: Input files.
         priority: Snakemake starts the highest first.
     """
 
+    site: str
     threads: int
     resources: dict[str, Value]
     limits: dict[str, Any]
@@ -68,36 +70,20 @@ class SitePlan(TypedDict):
     preflight: dict[str, Any]
 
 
-class ExperimentFacts(TypedDict):
-    """Facts of an experiment for its rules and the analysis.
+class ExperimentPlan(TypedDict):
+    """An experiment as its rules and the analysis read it.
 
     Args:
-        partition: Key of ``Plan.sites``.
-        definition: Definition of its tables and its decision, as canonical JSON.
-        proposal: Definition of its proposal; empty if it requests none.
+        definitions: All that defines its rounds and its answer, on each partition that it compares;
+            without partitions by an empty name. Canonical JSON.
+        proposal: Keys of its proposal; empty if it requests none.
         job_script: Digest of the site's facts in its job script.
-        rounds: Definition of its requested runs.
     """
 
     title: str
-    partition: str
-    definition: str
-    proposal: str
+    definitions: dict[str, str]
+    proposal: dict[str, Any]
     job_script: str
-    rounds: str
-
-
-class Comparison(TypedDict):
-    """An experiment that compares partitions.
-
-    Args:
-        experiments: The experiment on each partition, in order: its name, a key of ``Plan.experiments``.
-        definition: Prices, their unit, and the device counts that a partition cannot have, as canonical JSON.
-    """
-
-    title: str
-    experiments: dict[str, str]
-    definition: str
 
 
 class Plan(TypedDict):
@@ -107,43 +93,13 @@ class Plan(TypedDict):
         sites: Each partition that runs are made on; the site by an empty name without partitions.
         preparations: Commands that users' programs need before any job: ``Preparation.as_json``, by name.
         experiments: Experiments by name, in the order of the file.
-        comparisons: Experiments that compare partitions, by their key in the file.
         runs: Runs by experiment and name.
     """
 
     sites: dict[str, SitePlan]
     preparations: dict[str, str]
-    experiments: dict[str, ExperimentFacts]
-    comparisons: dict[str, Comparison]
+    experiments: dict[str, ExperimentPlan]
     runs: dict[str, dict[str, TrainJob]]
-
-
-def questions_of(plan: Plan) -> dict[str, dict[str, str]]:
-    """Return the experiments that answer each question, by partition.
-
-    An experiment that compares partitions is one question: its runs on all of them have one answer.
-
-    Returns:
-        Names of experiments by partition, by the key in the file; without partitions by an empty name.
-    """
-    found: dict[str, dict[str, str]] = {}
-    compared = {
-        name: key for key, each in plan["comparisons"].items() for name in each["experiments"].values()
-    }
-    for name in plan["experiments"]:
-        key = compared.get(name)
-        if key is None:
-            found[name] = {"": name}
-        else:
-            found[key] = dict(plan["comparisons"][key]["experiments"])
-    return found
-
-
-def question_definition(plan: Plan, question: str) -> str:
-    """Return all that defines an answer but the runs, as canonical JSON of each of its experiments."""
-    parts = [plan["experiments"][name]["definition"] for name in questions_of(plan)[question].values()]
-    terms = plan["comparisons"].get(question)
-    return json.dumps([*parts, *([] if terms is None else [terms["definition"]])])
 
 
 def latest_plan(folder: Path = PLAN_FOLDER) -> str:
@@ -158,9 +114,9 @@ def latest_plan(folder: Path = PLAN_FOLDER) -> str:
     return str(max(folder.glob("plan-*.json"), key=lambda path: path.stat().st_mtime_ns, default=""))
 
 
-def runs_in_slurm(plan: Plan, facts: ExperimentFacts) -> bool:
-    """Return whether an experiment's runs are jobs of Slurm."""
-    return bool(plan["sites"][facts["partition"]]["launch"].get("slurm", False))
+def runs_in_slurm(plan: Plan) -> bool:
+    """Return whether the runs of a study are jobs of Slurm: on one partition they are on all."""
+    return any(site["launch"].get("slurm", False) for site in plan["sites"].values())
 
 
 def read_plan(environ: Mapping[str, str]) -> Plan:

@@ -14,7 +14,7 @@ from typing import Any
 from scalewise.config.settings import Settings
 from scalewise.config.shape import count_devices
 from scalewise.plan.formatting import counts_text, format_3sig, listed, shortened
-from scalewise.plan.planned_study import PlannedExperiment, Study
+from scalewise.plan.planned_study import Part, Study
 from scalewise.plan.runs.rounds import known_rounds, requested_repeats
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import RECORD, Failure, RecordError, read_run, seconds_between
@@ -89,17 +89,13 @@ def plan_lines(
         requests: Resources of the runs that are to be made.
         refused: Failures of runs that are not started, as they would fail again.
     """
-    points = {planned.name: list(_points(planned, results)) for planned in study.experiments.values()}
-    rows = [point for of_one in points.values() for point in of_one if point.requested]
+    points = [(part, list(_points(part, results))) for part in study.parts]
+    rows = [point for _, of_part in points for point in of_part if point.requested]
     yield from _table(rows[:MAX_ROWS])
     if len(rows) > MAX_ROWS:
         yield f"... and {len(rows) - MAX_ROWS} more points"
     sentences = [
-        *(
-            text
-            for name, of_one in points.items()
-            for text in _choice(study.experiments[name], of_one, results)
-        ),
+        *(text for part, of_part in points for text in _choice(part, of_part, results)),
         f"{_to_do(rows)} {_devices(study)}",
         *_refused(refused),
         *_requests(requests, study),
@@ -112,7 +108,7 @@ def plan_lines(
         )
 
 
-def _points(planned: PlannedExperiment, results: Path) -> Iterator[PlannedPoint]:
+def _points(planned: Part, results: Path) -> Iterator[PlannedPoint]:
     spec, folder = planned.experiment, results / planned.name
     requested = requested_repeats(spec, known_rounds(spec, folder))
     for start in range(0, len(planned.runs), spec.max_repeats):
@@ -162,21 +158,23 @@ def _table(points: Sequence[PlannedPoint]) -> Iterator[str]:
         yield "  ".join(["", cut.ljust(widths[0]), *numbers])
 
 
-def _choice(planned: PlannedExperiment, points: Sequence[PlannedPoint], results: Path) -> Iterator[str]:
+def _choice(planned: Part, points: Sequence[PlannedPoint], results: Path) -> Iterator[str]:
     """Yield the counts that an experiment chooses among, and the most that this may cost."""
     spec = planned.experiment
     if not spec.chooses_devices:
         return
-    if planned.budget is None:
+    if spec.budget is None:
         cost = format_3sig(sum(point.hours * spec.max_repeats for point in points))
         limit = "`budget: {device_hours: ...}` sets a limit"
     else:
         rounds = known_rounds(spec, results / planned.name)
-        cost = f"{planned.budget:.4g}"
+        cost = f"{spec.budget.device_hours:.4g}"
         limit = f"{format_3sig((rounds[-1].spent_device_hours or 0.0) if rounds else 0.0)} are spent"
     counts = sorted({run.shape.world_size for run in planned.runs})
+    where = f" on {planned.partition}" if planned.partition else ""
     yield (
-        f"{planned.name} chooses among {counts_text(counts)} devices: at most {cost} device-hours; {limit}."
+        f"{planned.name} chooses among {counts_text(counts)} devices{where}: at most {cost} device-hours; "
+        f"{limit}."
     )
 
 
@@ -231,8 +229,8 @@ def _requests(requests: Requests, study: Study) -> Iterator[str]:
         yield f"A run on {listed(sorted(shapes))} requests {text}"
     if shutil.which("sbatch") is None:
         yield "Warning: there is no sbatch on this machine, so the plan cannot be started here."
-    for name, planned in study.experiments.items():
-        if (jobs := max(study.allocations[name, run.run].jobs for run in planned.runs)) > 1:
+    for name, parts in study.experiments.items():
+        if (jobs := max(study.allocations[name, run.run].jobs for part in parts for run in part.runs)) > 1:
             yield f"A run of {name} takes up to {jobs} jobs, each from the checkpoint of the one before."
 
 
@@ -240,9 +238,11 @@ def _whole_nodes(study: Study, points: Sequence[PlannedPoint]) -> Iterator[str]:
     """Yield the price of whole nodes for runs that leave a part free."""
     more = 0.0
     for point in points:
-        site, shape = study.experiments[point.run.experiment].site, point.run.shape
-        if study.allocations[point.run.experiment, point.run.run].holds_unused:
-            more += point.left * point.hours * (1 - site.billed_devices(shape) / site.held_devices(shape))
+        run = point.run
+        if study.allocations[run.experiment, run.run].holds_unused:
+            part = next(each for each in study.experiments[run.experiment] if each.partition == run.partition)
+            billed, held = part.site.billed_devices(run.shape), part.site.held_devices(run.shape)
+            more += point.left * point.hours * (1 - billed / held)
     if more > 0:
         yield (
             f"Runs on a part of a node hold whole nodes: {more:.3f} of these device-hours are idle. "

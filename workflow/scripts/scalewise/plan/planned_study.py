@@ -1,13 +1,13 @@
-"""A study as it is planned: its experiments, their runs, and where these run."""
+"""A study as it is planned: the parts of its experiments, their runs, and where these run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from scalewise.config.experiment import AnyExperiment, deciding_values
+from scalewise.config.experiment import AnyExperiment
 from scalewise.config.program import ProgramSettings
 from scalewise.config.settings import Settings
 from scalewise.config.shape import Shape
@@ -15,25 +15,24 @@ from scalewise.config.site import Site, Sites
 from scalewise.plan.runs.allocation import Allocation
 from scalewise.plan.runs.rounds import Round, known_rounds, requested_runs
 from scalewise.plan.runs.run_definition import RunDefinition, canonical_json
-from scalewise.plan.runs.runs import Preparation, preparation
+from scalewise.plan.runs.runs import Preparation, partition_of, preparation
 from scalewise.records import RecordError, read_run
 
-PARTITION_MARK = "@"
-"""Separates an experiment's key from the partition, in the name of one that compares partitions."""
+CHANGE_NO_NUMBER = {"proposal", "title", "runtime_minutes", "memory_gb", "timeout_seconds"}
+"""Keys of an experiment on which no run and no answer depends."""
 
 
 @dataclass(frozen=True)
-class PlannedExperiment:
-    """An experiment with its runs.
+class Part:
+    """An experiment on one of the partitions that it compares, or on the site.
 
     Args:
-        name: The key in the YAML, ``digits``; with ``partitions`` that and the partition, ``digits@a100``.
-        experiment: The experiment's keys, defaults merged in.
+        name: The experiment's key in the YAML.
+        experiment: The experiment's keys, defaults merged in, as they are for this partition.
         shapes: The shape of each entry of ``experiment.device_counts``.
         runs: Every job, up to the most repeats.
         site: The site or partition that it runs on.
         left_out: Sentences on device counts that other partitions can have and this one cannot.
-        sharing: Number of partitions that share its budget in equal parts.
     """
 
     name: str
@@ -42,51 +41,41 @@ class PlannedExperiment:
     runs: Sequence[RunDefinition]
     site: Site
     left_out: Sequence[str] = ()
-    sharing: int = 1
 
     @property
-    def key(self) -> str:
-        """The experiment's key in the YAML."""
-        return self.name.partition(PARTITION_MARK)[0]
+    def partition(self) -> str:
+        """The partition, if the experiment compares several; else empty."""
+        return partition_of(self.experiment)
 
     @property
-    def is_compared(self) -> bool:
-        """Whether the experiment names the partitions that it runs on."""
-        return self.experiment.partitions is not None
-
-    @property
-    def analysis_definition(self) -> str:
-        """All that defines its tables and decision, as canonical JSON; the site's terms decide, too."""
-        return canonical_json(self._defining("tables") | self._site_terms)
-
-    @property
-    def proposal_definition(self) -> str:
-        """All that defines its proposal except for the tables, as canonical JSON; empty without one."""
-        asked = self.experiment.proposal
-        if asked is None:
-            return ""
-        keys = {"trainings", "samples_per_training"}
-        return canonical_json(asked.model_dump(mode="json") | self.experiment.model_dump(include=keys))
-
-    @property
-    def rounds_definition(self) -> str:
-        """All that defines which runs are requested, as canonical JSON."""
-        found = self._defining("rounds") | self._site_terms
-        if self.experiment.chooses_devices:
+    def definition(self) -> str:
+        """All that defines its rounds and its answer, as canonical JSON; the site's terms decide, too."""
+        experiment = self.experiment
+        found: dict[str, Any] = {
+            "name": self.name,
+            "spec": experiment.model_dump(exclude=CHANGE_NO_NUMBER, exclude_none=True),
+            **self.site.queue_and_billing(self.shapes.values()),
+            "accelerator": self.runs[0].accelerator,
+            "most_devices": self.site.most_devices,
+        }
+        if self.partition:
+            found |= {"price": self.site.facts.price_per_device_hour, "left_out": self.left_out}
+        if experiment.chooses_devices:
             found["choice"] = {
                 "shapes": {str(devices): str(shape) for devices, shape in self.shapes.items()},
                 "launchers": {run.point: run.launcher for run in self.runs if run.repeat == 1},
-                "budget": self.budget,
                 # with a budget, a run is made only if its whole time is left
-                "run_minutes": self.experiment.runtime_minutes if self.experiment.budget else None,
+                "run_minutes": experiment.runtime_minutes if experiment.budget else None,
             }
         return canonical_json(found)
 
     @property
-    def budget(self) -> float | None:
-        """The most device-hours that it may spend; None for no limit."""
-        budget = self.experiment.budget
-        return None if budget is None else budget.device_hours / self.sharing
+    def proposal(self) -> dict[str, Any]:
+        """The keys of its proposal; empty without one."""
+        if self.experiment.proposal is None:
+            return {}
+        keys = {"trainings", "samples_per_training"}
+        return self.experiment.proposal.model_dump(mode="json") | self.experiment.model_dump(include=keys)
 
     def requested_run_names(self, rounds: Iterable[Round]) -> list[str]:
         """Return the names of the first runs, and of those that rounds have requested.
@@ -104,36 +93,32 @@ class PlannedExperiment:
         """
         return self.requested_run_names(known_rounds(self.experiment, folder))
 
-    def _defining(self, product: Literal["tables", "rounds"]) -> dict[str, Any]:
-        return {"name": self.name, "spec": deciding_values(self.experiment, product)}
-
-    @property
-    def _site_terms(self) -> dict[str, Any]:
-        return {
-            **self.site.queue_and_billing(self.shapes.values()),
-            "accelerator": self.runs[0].accelerator,
-            "most_devices": self.site.most_devices,
-        }
-
 
 @dataclass(frozen=True)
 class Study:
     """All experiments of a configuration on a site.
 
     Args:
-        experiments: Name and experiment, in the order of the file; one that names partitions is there once
-            for each of them, as ``digits@a100``.
+        parts: Each experiment, in the order of the file, on each partition that it compares.
         sites: The site and its partitions.
         warnings: Sentences about choices that are allowed but rarely intended.
         runs: Every job of every experiment, by (experiment, run).
         allocations: The resources of every run, by the same keys.
     """
 
-    experiments: Mapping[str, PlannedExperiment]
+    parts: Sequence[Part]
     sites: Sites
     warnings: Sequence[str]
     runs: Mapping[tuple[str, str], RunDefinition] = field(repr=False)
     allocations: Mapping[tuple[str, str], Allocation] = field(repr=False)
+
+    @property
+    def experiments(self) -> dict[str, list[Part]]:
+        """The parts of each experiment, by its name."""
+        found: dict[str, list[Part]] = {}
+        for part in self.parts:
+            found.setdefault(part.name, []).append(part)
+        return found
 
     @property
     def site(self) -> Site:
@@ -143,16 +128,7 @@ class Study:
     @property
     def partitions(self) -> dict[str, Site]:
         """Each partition that runs are made on, by its name; the site by an empty name without partitions."""
-        return {planned.site.partition: planned.site for planned in self.experiments.values()}
-
-    @property
-    def comparisons(self) -> dict[str, list[str]]:
-        """Names of the experiments that compare partitions, by their key in the file."""
-        found: dict[str, list[str]] = {}
-        for name, planned in self.experiments.items():
-            if planned.is_compared:
-                found.setdefault(planned.key, []).append(name)
-        return found
+        return {part.site.partition: part.site for part in self.parts}
 
     def has_record(self, experiment: str, run: str, results: Path) -> bool:
         """Return whether a run has a result as it is defined now."""

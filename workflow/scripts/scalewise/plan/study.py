@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from scalewise.config.catalog.centres import check_centre
 from scalewise.config.errors import Place, Problem, StudyError, did_you_mean, problems_of, shown
-from scalewise.config.experiment import AnyExperiment, Experiment, ProgramExperiment, experiment_kind
+from scalewise.config.experiment import AnyExperiment, Budget, Experiment, ProgramExperiment, experiment_kind
 from scalewise.config.paths import site_file_problem
 from scalewise.config.site import Site, Sites
 from scalewise.config.yaml_source import Source, read_source, to_plain
@@ -25,10 +25,10 @@ from scalewise.plan.checks.experiment import (
     check_names,
 )
 from scalewise.plan.checks.partitions import choose_sites, fit_devices
-from scalewise.plan.planned_study import PARTITION_MARK, PlannedExperiment, Study
+from scalewise.plan.planned_study import Part, Study
 from scalewise.plan.runs.allocation import allocate
 from scalewise.plan.runs.rounds import requested_runs, resolve_choice
-from scalewise.plan.runs.runs import expand
+from scalewise.plan.runs.runs import expand, series_name
 from scalewise.plan.sites import read_sites
 
 _TOP_KEYS = ("defaults", "experiments", "site")
@@ -69,9 +69,9 @@ def load_study(
     # a value that is missing, or that YAML misunderstands, has one mistake
     hidden = reported | {problem.place for problem in problems}
     found = [*_check_top(raw, sources)]
-    experiments: dict[str, PlannedExperiment] = {}
+    parts: list[Part] = []
     if isinstance(raw.get("experiments"), dict) and isinstance(raw.get("defaults", {}), dict):
-        experiments, of_experiments = _plan(raw, sites)
+        parts, of_experiments = _plan(raw, sites)
         found += of_experiments
     problems = [_in_defaults(each, raw) for each in problems if each.place not in reported]
     problems += [
@@ -82,13 +82,12 @@ def load_study(
     lines += [problem.render(_origin(problem.place, sources)) for problem in dict.fromkeys(problems)]
     if lines:
         raise StudyError(lines)
-    runs = {(name, run.run): run for name, planned in experiments.items() for run in planned.runs}
+    runs = {(part.name, run.run): run for part in parts for run in part.runs}
     allocations = {
-        key: allocate(run, experiments[run.experiment].experiment, experiments[run.experiment].site)
-        for key, run in runs.items()
+        (part.name, run.run): allocate(run, part.experiment, part.site) for part in parts for run in part.runs
     }
-    warnings = dict.fromkeys(_warnings(sources, sites, experiments))
-    return Study(experiments, sites, list(warnings), runs, allocations)
+    warnings = dict.fromkeys(_warnings(sources, sites, parts))
+    return Study(parts, sites, list(warnings), runs, allocations)
 
 
 def check_spelling(file: str | Path) -> None:
@@ -161,7 +160,7 @@ def _check_top(raw: Mapping[str, Any], sources: Sequence[Source]) -> Iterator[Pr
         )
 
 
-def _plan(raw: Mapping[str, Any], sites: Sites) -> tuple[dict[str, PlannedExperiment], list[Problem]]:
+def _plan(raw: Mapping[str, Any], sites: Sites) -> tuple[list[Part], list[Problem]]:
     defaults: dict[str, Any] = raw.get("defaults", {})
     kinds = (Experiment, ProgramExperiment)
     known = {key for kind in kinds for key in kind.model_fields}
@@ -172,7 +171,7 @@ def _plan(raw: Mapping[str, Any], sites: Sites) -> tuple[dict[str, PlannedExperi
         for key, value in defaults.items()
         if key not in known
     ]
-    planned: dict[str, PlannedExperiment] = {}
+    parts: list[Part] = []
     for name, entry in raw["experiments"].items():
         place: Place = ("experiments", name)
         if not isinstance(entry, dict):
@@ -196,14 +195,14 @@ def _plan(raw: Mapping[str, Any], sites: Sites) -> tuple[dict[str, PlannedExperi
             problems += check_centre((*place, "proposal", "centre"), spec.proposal.centre)
         on, unknown = choose_sites(place, spec, sites)
         problems += unknown
-        made, of_sites = _on_partitions(name, spec, entry, on)
+        made, of_sites = _parts_of(name, spec, entry, on)
         problems += of_sites
-        planned |= {each.name: each for each in made}
-    total = sum(len(each.runs) for each in planned.values())
+        parts += made
+    total = sum(len(part.runs) for part in parts)
     if total > MAX_RUNS:
         text = f"makes {total:,} runs in all; at most {MAX_RUNS:,} are planned"
         problems.append(Problem(("experiments",), text, "Write several files."))
-    return planned, problems
+    return parts, problems
 
 
 def _of_other_kind(problem: Problem, kind: type[AnyExperiment]) -> Problem:
@@ -222,51 +221,40 @@ def _of_other_kind(problem: Problem, kind: type[AnyExperiment]) -> Problem:
     return replace(problem, fix="It is a key of a program: add `program: train.py`, the path of your script.")
 
 
-def _on_partitions(
+def _parts_of(
     name: str, spec: AnyExperiment, entry: Mapping[str, Any], on: Sequence[Site]
-) -> tuple[list[PlannedExperiment], list[Problem]]:
+) -> tuple[list[Part], list[Problem]]:
     """Plan an experiment on each site that it runs on; return the mistakes as well."""
-    planned: list[PlannedExperiment] = []
+    place, parts = ("experiments", name), []
     names: dict[Problem, list[str]] = {}
-    for site, (fitting, left_out) in zip(on, fit_devices(("experiments", name), spec, on), strict=True):
-        one, found = _on_site(name, fitting, entry, site, left_out)
-        planned += [one] if one is not None else []
-        for problem in dict.fromkeys(found):
+    for site, (fitting, left_out) in zip(on, fit_devices(place, spec, on), strict=True):
+        problems = list(check_choice(place, fitting, site))
+        experiment = resolve_choice(fitting, site)
+        if spec.partitions is not None:
+            budget = spec.budget and Budget(device_hours=spec.budget.device_hours / len(on))
+            update = {"partitions": [site.partition], "budget": budget}
+            experiment = experiment.model_copy(update=update)
+        shapes, found = check_experiment(name, experiment, entry, site)
+        problems += found
+        for problem in dict.fromkeys(problems):
             names.setdefault(problem, []).append(site.partition)
+        if not problems:
+            runs = expand(name, experiment, shapes, site.accelerator, site.launcher)
+            parts.append(Part(name, experiment, shapes, runs, site, left_out))
     problems = [
         replace(each, text=f"{each.text} (partition {', '.join(where)})") if len(where) < len(on) else each
         for each, where in names.items()
     ]
-    planned = [replace(one, sharing=len(planned)) for one in planned]
-    if planned and not problems and spec.budget is not None:
+    if parts and not problems and spec.budget is not None:
         first = [
-            [each.site.held_devices(run.shape) for run in requested_runs(each.runs, each.experiment, [])]
-            for each in planned
+            [part.site.held_devices(run.shape) for run in requested_runs(part.runs, part.experiment, [])]
+            for part in parts
         ]
-        problems += check_budget(("experiments", name), spec, max(first, key=sum), len(planned))
-    return planned, problems
+        problems += check_budget(place, spec, max(first, key=sum), len(parts))
+    return parts, problems
 
 
-def _on_site(
-    name: str, spec: AnyExperiment, entry: Mapping[str, Any], site: Site, left_out: Sequence[str]
-) -> tuple[PlannedExperiment | None, list[Problem]]:
-    """Plan an experiment on a site, or return the mistakes."""
-    problems = list(check_choice(("experiments", name), spec, site))
-    spec = resolve_choice(spec, site)
-    shapes, found = check_experiment(name, spec, entry, site)
-    problems += found
-    if problems:
-        return None, problems
-    if spec.partitions is not None:
-        title = f"{spec.title or name} on {site.partition}"
-        name, spec = f"{name}{PARTITION_MARK}{site.partition}", spec.model_copy(update={"title": title})
-    runs = expand(name, spec, shapes, site.accelerator, site.launcher)
-    return PlannedExperiment(name, spec, shapes, runs, site, left_out), []
-
-
-def _warnings(
-    sources: Sequence[Source], sites: Sites, experiments: Mapping[str, PlannedExperiment]
-) -> Iterator[str]:
+def _warnings(sources: Sequence[Source], sites: Sites, parts: Sequence[Part]) -> Iterator[str]:
     """Warn of what is possible and rarely intended."""
     if len(sources) > 1:
         yield (
@@ -278,15 +266,16 @@ def _warnings(
             "this machine has a GPU, which `accelerator: auto` does not use: one has nothing to scale to. To "
             "measure on it, write `accelerator: cuda` in the site file, and `devices: [1]`."
         )
-    for planned in experiments.values():
-        yield from planned.left_out
+    for part in parts:
+        yield from part.left_out
         fewest: dict[str, int] = {}
-        for run in planned.runs:
-            fewest[run.series] = min(run.shape.world_size, fewest.get(run.series, run.shape.world_size))
+        for run in part.runs:
+            series = series_name(tuple(run.options.items()))
+            fewest[series] = min(run.shape.world_size, fewest.get(series, run.shape.world_size))
         for series, devices in fewest.items():
             if devices > 1:
                 which = f" of {series}" if len(fewest) > 1 else ""
                 yield (
-                    f"experiments.{planned.key}.devices has no 1-device run{which}: speedups will be "
+                    f"experiments.{part.name}.devices has no 1-device run{which}: speedups will be "
                     f"relative to {devices} devices. Add 1 for a baseline."
                 )

@@ -16,7 +16,7 @@ from scalewise.analysis.statistics import ENOUGH_REPEATS, ROUNDING, Interval, Ra
 from scalewise.analysis.study import Analysis
 from scalewise.config.experiment import AnyExperiment, Experiment
 from scalewise.config.shape import plural_of
-from scalewise.plan.plan_file import Plan, questions_of
+from scalewise.plan.plan_file import Plan
 from scalewise.report.totals import training_hours
 
 CLOCKS = {"total time": ("wall_seconds", "wall_n"), "throughput": (THROUGHPUT, "n")}
@@ -30,7 +30,7 @@ class Facts:
     Args:
         found: The analysis, by the clock that the centre demands.
         place: The recommended point; without one the first, whose series is then shown.
-        name: Name of the experiment on the partition of that point.
+        name: Name of the experiment.
         title: Name for readers.
         experiment: Its settings.
         points: Rows of scaling.csv on that partition, those of its series first, with the ``run_samples``.
@@ -118,24 +118,24 @@ class Facts:
         return ", ".join([*values[:most], *more]) or "unknown"
 
 
-def facts_of(found: Analysis, plan: Plan, question: str) -> Facts:
+def facts_of(found: Analysis, plan: Plan, name: str) -> Facts:
     """Return the measurements that a proposal on an experiment is made of.
 
     Args:
         found: The analysis, by the clock that the centre demands.
         plan: The study.
-        question: Name of the experiment.
+        name: Name of the experiment.
     """
     place = found.case.best or found.case.group[0]
-    name = questions_of(plan)[question][place.partition]
+    planned = plan["experiments"][name]
     runs, scaling = (table[table["partition"] == place.partition] for table in (found.runs, found.scaling))
     samples = runs.groupby(["series", "devices"])["samples"].median().rename("run_samples")
     return Facts(
         found=found,
         place=place,
         name=name,
-        title=(plan["comparisons"].get(question) or plan["experiments"][name])["title"] or question,
-        experiment=AnalysisSpec.from_json(plan["experiments"][name]["definition"]).spec,
+        title=planned["title"],
+        experiment=AnalysisSpec.from_json(planned["definitions"][place.partition]).spec,
         points=scaling.join(samples, on=["series", "devices"]).sort_values(
             "series", key=lambda series: series != place.series, kind="stable"
         ),

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from scalewise.analysis.study import write
-from scalewise.plan.plan_file import Plan, questions_of
+from scalewise.plan.plan_file import Plan
 from scalewise.records import RECORD
 from scalewise.report.figures import draw
 from scalewise.report.page import write_page
@@ -41,8 +41,8 @@ def report_finished(plan: Plan, results: Path) -> list[str]:
         drafts = Path(name)
         # the clock of the file server, as for the study's files
         began = drafts.stat().st_mtime_ns
-        sections = [_section(plan, question, results, drafts / PARTIAL) for question in questions_of(plan)]
-        unfinished = not all(_has_ended(plan, section, results) for section in sections)
+        sections = [_section(plan, name, results, drafts / PARTIAL) for name in plan["experiments"]]
+        unfinished = not all(_has_ended(section, results) for section in sections)
         write_page(sections, drafts / REPORT, partial=unfinished)
         write_decisions(sections, drafts / DECISION)
         if _state(results / REPORT) != earlier:
@@ -66,22 +66,18 @@ def _state(path: Path) -> tuple[int, ...] | None:
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
-def _section(plan: Plan, question: str, results: Path, partial: Path) -> Section:
+def _section(plan: Plan, name: str, results: Path, partial: Path) -> Section:
     """Write tables and figures of an experiment, as the rules of the study do."""
-    folder = partial / question
-    write(analysis_of(plan, question, results), folder)
-    section = read_section(plan, question, folder)
+    folder = partial / name
+    write(analysis_of(plan, name, results), folder)
+    section = read_section(plan, name, folder)
     draw(section)
     return section
 
 
-def _has_ended(plan: Plan, section: Section, results: Path) -> bool:
+def _has_ended(section: Section, results: Path) -> bool:
     """Return whether every requested run of an experiment has a result, and no more are requested."""
-    if not section.answer.has_ended:
-        return False
-    names = questions_of(plan)[section.name]
-    partitions = section.runs["partition"].astype(object).fillna("").astype(str)
-    return all(
-        (results / names[partition] / "runs" / str(run) / RECORD).exists()
-        for partition, run in zip(partitions, section.runs["run"], strict=True)
+    folder = results / section.name / "runs"
+    return section.answer.has_ended and all(
+        (folder / str(run) / RECORD).exists() for run in section.runs["run"]
     )

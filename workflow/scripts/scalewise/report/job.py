@@ -33,22 +33,23 @@ def answer_job(facts: Facts, plan: Plan, path: Path) -> str:
     name, devices, runs = facts.name, facts.found.answer.devices, facts.runs
     # a disturbed run has a result, too
     done = runs[(runs["devices"] == devices) & runs["outcome"].isin(["completed", "disturbed"])]
-    planned, experiment = plan["runs"].get(name, {}), plan["experiments"][name]
+    planned = plan["runs"][name]
     job = next((planned[run] for run in done["run"] if run in planned), None)
     if devices is None or job is None:
         return MISSING_JOB_SCRIPT
     run = RunDefinition.model_validate_json(job["definition"])
-    spec = AnalysisSpec.from_json(experiment["definition"])
+    place = f" on {run.partition}" if run.partition else ""
+    spec = AnalysisSpec.from_json(plan["experiments"][name]["definitions"][run.partition])
     held, billed = (each.get(devices) for each in (spec.held_devices, spec.billed_devices))
     return job_script(
         run,
         job,
-        SiteLaunch.model_validate(plan["sites"][experiment["partition"]]["launch"]),
+        SiteLaunch.model_validate(plan["sites"][job["site"]]["launch"]),
         time_limit(
             next(row for row in facts.rows if row["recommended"]), int(job["resources"].get("runtime", 0))
         ),
         path,
-        f"{name} on {count_devices(devices, facts.noun)}, as results/report.html recommends",
+        f"{name} on {count_devices(devices, facts.noun)}{place}, as results/report.html recommends",
         whole_nodes=held is None or billed is not None,
     )
 

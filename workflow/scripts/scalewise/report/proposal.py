@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,7 @@ from scalewise.analysis.study import Analysis, parts_of, read_and_conclude
 from scalewise.config.catalog.centres import template_of
 from scalewise.config.shape import count_devices
 from scalewise.plan.formatting import format_3sig, format_ratio, percent, pluralize
-from scalewise.plan.plan_file import Plan, questions_of
+from scalewise.plan.plan_file import Plan
 from scalewise.records import RecordError, write_text
 from scalewise.report.facts import CLOCKS, Facts, facts_of, find_doublings, in_clock, verdict_of
 from scalewise.report.job import answer_job
@@ -175,45 +174,39 @@ def header_of(template: Path) -> dict[str, Any]:
     return header
 
 
-def demands_total_times(plan: Plan, question: str) -> bool:
+def demands_total_times(plan: Plan, name: str) -> bool:
     """Return whether an experiment is for a centre that demands the times of whole runs."""
-    requested = [plan["experiments"][name]["proposal"] for name in questions_of(plan)[question].values()]
-    return any(
-        header_of(template_of(json.loads(each)["centre"]))["clock"] == "total time"
-        for each in requested
-        if each
-    )
+    requested = plan["experiments"][name]["proposal"]
+    return bool(requested) and header_of(template_of(requested["centre"]))["clock"] == "total time"
 
 
-def analysis_of(plan: Plan, question: str, results: Path) -> Analysis:
+def analysis_of(plan: Plan, name: str, results: Path) -> Analysis:
     """Answer an experiment from the records of its runs, by the clock that its centre demands.
 
     Args:
         plan: The study.
-        question: Name of the experiment.
+        name: Name of the experiment.
         results: Folder of all experiments.
     """
-    total_times = demands_total_times(plan, question)
-    return read_and_conclude(question, parts_of(plan, question, results), total_times=total_times)
+    total_times = demands_total_times(plan, name)
+    return read_and_conclude(name, parts_of(plan, name, results), total_times=total_times)
 
 
-def write_proposal(found: Analysis, plan: Plan, question: str, results: Path) -> None:
+def write_proposal(found: Analysis, plan: Plan, name: str, results: Path) -> None:
     """Write the text, the table and the job script of an experiment that names a centre.
 
     Args:
         found: The analysis, by the clock that the centre demands.
         plan: The study.
-        question: Name of the experiment.
+        name: Name of the experiment.
         results: Results of the experiment; receives the folder of the proposal.
 
     Raises:
         RecordError: It names no centre, or the centre's template uses a value that there is not.
     """
-    facts = facts_of(found, plan, question)
-    proposal = plan["experiments"][facts.name]["proposal"]
-    if not proposal:
-        raise RecordError(f"{question} names no centre. Add `proposal: {{centre: ...}}`.")
-    requested = json.loads(proposal)
+    facts, requested = facts_of(found, plan, name), plan["experiments"][name]["proposal"]
+    if not requested:
+        raise RecordError(f"{name} names no centre. Add `proposal: {{centre: ...}}`.")
     template, folder = template_of(requested["centre"]), results / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -234,4 +227,4 @@ def write_proposal(found: Analysis, plan: Plan, question: str, results: Path) ->
     columns = [*ABOUT, *(f"{name}{end}" for name in bounded for end in BOUNDS), "device_hours", *USE]
     csv = pd.DataFrame(values["points"])[columns].to_csv(index=False, lineterminator="\n")
     write_text(folder / TABLE, csv)
-    write_text(folder / JOB_SCRIPT, answer_job(facts, plan, Path("results") / question / FOLDER / JOB_SCRIPT))
+    write_text(folder / JOB_SCRIPT, answer_job(facts, plan, Path("results") / name / FOLDER / JOB_SCRIPT))

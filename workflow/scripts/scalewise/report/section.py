@@ -16,7 +16,7 @@ from scalewise.analysis.conditions import OTHER_CONDITIONS
 from scalewise.analysis.disturbed import DISTURBED
 from scalewise.analysis.study import ANSWER, PROVENANCE
 from scalewise.config.shape import plural_of
-from scalewise.plan.plan_file import Plan, questions_of
+from scalewise.plan.plan_file import Plan
 from scalewise.plan.runs.run_definition import NO_OPTIONS
 from scalewise.records import RecordError, write_text
 
@@ -69,28 +69,27 @@ class Section:
         return [(str(run["run"]), str(run["reason"])) for _, run in apart.iterrows()]
 
 
-def read_section(plan: Plan, question: str, folder: Path) -> Section:
+def read_section(plan: Plan, name: str, folder: Path) -> Section:
     """Read what the analysis of an experiment has written.
 
     Args:
         plan: The study.
-        question: Name of the experiment.
+        name: Name of the experiment.
         folder: Holds its tables and its answer.
 
     Raises:
         RecordError: A file is damaged.
     """
-    name = next(iter(questions_of(plan)[question].values()))
-    facts, terms = plan["experiments"][name], plan["comparisons"].get(question)
+    planned = plan["experiments"][name]
+    partition, definition = next(iter(planned["definitions"].items()))
     answer = _read(folder / ANSWER, lambda path: Answer.from_json(path.read_text(encoding="utf-8")))
-    target = AnalysisSpec.from_json(facts["definition"]).target
-    unit = json.loads(terms["definition"])["unit"] if terms else "device-hours"
+    target = AnalysisSpec.from_json(definition).target
     return Section(
-        name=question,
-        title=(terms or facts)["title"] or question,
+        name=name,
+        title=planned["title"],
         answer=answer,
         figures=folder / FIGURES_FOLDER,
-        cost_unit=f"{answer.device.rpartition(' ')[2]}-hours" if unit == "device-hours" else "units",
+        cost_unit="units" if partition else f"{answer.device.rpartition(' ')[2]}-hours",
         law=_read(folder / PROVENANCE, lambda path: json.loads(path.read_text(encoding="utf-8"))["law"]),
         target_accuracy=target if isinstance(target, float) else None,
         points=_read(folder / "scaling.csv", _read_table),

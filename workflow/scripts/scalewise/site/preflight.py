@@ -104,7 +104,8 @@ class Preflight(RankLaunch):
     @classmethod
     def of(cls, study: Study, partition: str) -> Preflight:
         """Describe the largest run of a study on a partition."""
-        keys = [key for key in study.runs if study.experiments[key[0]].site.partition == partition]
+        parts = [part for part in study.parts if part.site.partition == partition]
+        keys = [(part.name, run.run) for part in parts for run in part.runs]
         ordered = sorted(
             keys, key=lambda key: (study.runs[key].shape.world_size, study.runs[key].settings.cpus_per_device)
         )

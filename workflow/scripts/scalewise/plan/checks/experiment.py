@@ -29,8 +29,8 @@ from scalewise.plan.checks.training import BATCH_KEY, Series, check_batch_divide
 from scalewise.plan.runs.rounds import counts_that_divide_batches, counts_that_fill_nodes
 from scalewise.plan.runs.runs import combinations, excluded, excludes, series_label, settings_of
 
-MAX_LABEL = 220
-"""Longest name of a series: a file name has 255 bytes, with device count, repeat and the ending of a part."""
+MAX_LABEL = 190
+"""Longest name of a series: with its devices, partition and repeat, a run's name has at most 255 bytes."""
 
 MAX_RUNS = 1000
 """Most runs of a study: more are likely a mistake in the sweep."""

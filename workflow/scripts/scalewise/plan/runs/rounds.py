@@ -3,7 +3,7 @@
 An experiment with ``repeats: {min: …, max: …}`` first makes ``min`` runs of every point. One that chooses
 its device counts first makes two runs on the fewest devices. A round then checks the results, and may request
 more repeats or other device counts; the next round follows when those runs have finished, until one requests
-none. The rounds are in ``results/{experiment}/repeats``.
+none. The rounds are in ``results/{experiment}/repeats``, those of each partition that is compared apart.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from scalewise.config.experiment import AnyExperiment, Devices, RepeatsKey
 from scalewise.config.site import Site
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.plan.runs.runs import combinations, points, points_by_series, settings_of
+from scalewise.plan.runs.runs import combinations, partition_of, points, points_by_series, settings_of
 from scalewise.records import RecordError, read_record
 
 FOLDER = "repeats"
@@ -69,9 +69,15 @@ class Round(BaseModel):
         return bool(self.further)
 
 
-def round_file(folder: Path, number: int) -> Path:
+def round_file(folder: Path, number: int, prefix: str = "") -> Path:
     """Return the path of a round's file below the experiment's folder; rounds are counted from 1."""
-    return folder / FOLDER / f"round{number}.json"
+    return folder / FOLDER / f"{prefix}round{number}.json"
+
+
+def part_prefix(spec: AnyExperiment) -> str:
+    """Return the begin of the names of a partition's rounds, empty for an experiment without partitions."""
+    partition = partition_of(spec)
+    return f"{partition}." if partition else ""
 
 
 def read_round(path: Path) -> Round:
@@ -102,8 +108,10 @@ def iter_rounds(file_of: Callable[[int], str | Path | None]) -> Iterator[Round]:
             return
 
 
-def judged_rounds(get: Callable[..., Any], experiment: str, before: int | None = None) -> Iterator[Round]:
-    """Yield the rounds of an experiment that are up to date for Snakemake.
+def judged_rounds(
+    get: Callable[..., Any], name: str, spec: AnyExperiment, before: int | None = None
+) -> Iterator[Round]:
+    """Yield the rounds of an experiment, on one partition, that are up to date for Snakemake.
 
     If the file of a round exists and is out of date, ``get`` raises, and Snakemake calls again when it is
     made. If there is none, the iteration ends, and ``required_rounds`` requests it: after ``get``, Snakemake
@@ -111,7 +119,8 @@ def judged_rounds(get: Callable[..., Any], experiment: str, before: int | None =
 
     Args:
         get: The ``get`` of the checkpoint ``judge_round``.
-        experiment: The experiment's name.
+        name: The experiment's name.
+        spec: The experiment.
         before: The first round to leave out.
 
     Raises:
@@ -119,9 +128,9 @@ def judged_rounds(get: Callable[..., Any], experiment: str, before: int | None =
     """
 
     def file_of(number: int) -> str | None:
-        if number == before or not round_file(Path("results") / experiment, number).exists():
+        if number == before or not round_file(Path("results") / name, number, part_prefix(spec)).exists():
             return None
-        made: str = get(experiment=experiment, round=number).output[0]
+        made: str = get(experiment=name, part=part_prefix(spec), round=number).output[0]
         return made
 
     return iter_rounds(file_of)
@@ -151,7 +160,7 @@ def known_rounds(spec: AnyExperiment, folder: Path) -> list[Round]:
         return valid
     rule = spec.repeats
     try:
-        for judged in iter_rounds(lambda number: _existing(round_file(folder, number))):
+        for judged in iter_rounds(lambda number: _existing(round_file(folder, number, part_prefix(spec)))):
             if judged.rule.min != rule.min or judged.chooses != spec.chooses_devices:
                 break
             valid.append(judged)

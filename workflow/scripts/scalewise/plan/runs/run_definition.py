@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from scalewise.config.program import AnySettings
 from scalewise.config.settings import LauncherName
-from scalewise.config.shape import Shape, ShapeText
+from scalewise.config.shape import ShapeText
 
 NO_OPTIONS = "all runs"
 """The series of an experiment without a sweep."""
@@ -20,6 +20,7 @@ class RunDefinition(BaseModel):
 
     Args:
         run: Name under its experiment, ``d2.bucket-view-on.r1``.
+        partition: Its partition, if the experiment compares several; else empty.
         shape: Nodes and devices per node, written as ``2x4``.
         repeat: Counted from 1.
         options: Swept keys with their values, which distinguish its series from the others.
@@ -31,6 +32,7 @@ class RunDefinition(BaseModel):
 
     experiment: str
     run: str
+    partition: str = ""
     shape: ShapeText
     batch_size_per_device: int
     global_batch_size: int
@@ -51,11 +53,6 @@ class RunDefinition(BaseModel):
         return parse_run_name(self.run)[0]
 
     @property
-    def series(self) -> str:
-        """The name of its series, ``bucket-view-on``."""
-        return parse_point_name(self.point)[1]
-
-    @property
     def values(self) -> dict[str, Any]:
         """All values by key: the settings, some of them replaced by the run's batch sizes and place."""
         return self.settings.model_dump() | self.model_dump(exclude={"settings"})
@@ -72,13 +69,6 @@ def parse_run_name(name: str) -> tuple[str, int]:
     """Split ``d2.bucket-view-on.r1`` into its point and its repeat: ``("d2.bucket-view-on", 1)``."""
     point, _, repeat = name.rpartition(".r")
     return point, int(repeat)
-
-
-def parse_point_name(name: str) -> tuple[int, str]:
-    """Split ``d2.bucket-view-on`` into its devices and the name of its series: ``(2, "bucket-view-on")``."""
-    count, _, label = name.removeprefix("d").partition(".")
-    devices = Shape.parse(count).world_size if "x" in count else int(count)
-    return devices, label or NO_OPTIONS
 
 
 def canonical_json(value: object) -> str:

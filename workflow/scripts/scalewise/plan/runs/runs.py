@@ -177,17 +177,24 @@ def settings_of(experiment: AnyExperiment, options: Options) -> AnySettings:
     return Settings.model_construct(**(fixed | dict(options)))
 
 
+def partition_of(experiment: AnyExperiment) -> str:
+    """Return the partition of an experiment that is divided over several; else empty."""
+    return experiment.partitions[0] if experiment.partitions else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One device count of one series; its repeats differ only in the seed.
+    """One device count of one series, on one partition; its repeats differ only in the seed.
 
     Args:
         devices: The device count as the configuration gives it, ``4`` or ``"2x2"``.
         options: Swept keys of the series, with their values.
+        partition: The partition, if the experiment compares several; else empty.
     """
 
     devices: int | str
     options: Options
+    partition: str
 
     @property
     def world_size(self) -> int:
@@ -196,8 +203,8 @@ class Point:
 
     @property
     def name(self) -> str:
-        """The name, such as ``d2.bucket-view-on``."""
-        return ".".join(filter(None, (f"d{self.devices}", series_label(self.options))))
+        """The name, such as ``d2.bucket-view-on``, or with a partition ``d2.a100.bucket-view-on``."""
+        return ".".join(filter(None, (f"d{self.devices}", self.partition, series_label(self.options))))
 
     def run_name(self, repeat: int) -> str:
         """Return the name of a repeat, such as ``d2.bucket-view-on.r1``."""
@@ -206,10 +213,11 @@ class Point:
 
 def points(experiment: AnyExperiment) -> Iterator[Point]:
     """Yield every device count of every series that is not excluded."""
+    partition = partition_of(experiment)
     for options in combinations(experiment):
         for devices in experiment.device_counts:
             if not excluded(experiment, options, devices):
-                yield Point(devices, options)
+                yield Point(devices, options, partition)
 
 
 def points_by_series(experiment: AnyExperiment) -> dict[Options, list[Point]]:
@@ -245,6 +253,7 @@ def expand(
             RunDefinition.model_construct(
                 experiment=name,
                 run=point.run_name(repeat),
+                partition=point.partition,
                 shape=shape,
                 batch_size_per_device=batch,
                 global_batch_size=global_batch(settings, shape.world_size),
