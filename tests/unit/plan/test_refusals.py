@@ -19,7 +19,7 @@ BUILTIN: Sequence[Case] = (
     ('devices: [1, "2x1"]', "devices[1] 2x1 2", "topology: 2 nodes x 1"),
     ("devices: [1, 32]", "devices[1] 32 16", "topology: more than the partition has"),
     ("devices: [1, 2, 2]", "devices[2] 2", "topology: repeated devices"),
-    ("devices: []", "devices []", "topology: empty devices"),
+    ("devices: []", "devices", "topology: empty devices"),
     ("cpus_per_device: 8", "cpus_per_device 16 8 4", "topology: cpus over the node"),
     ('epochs: "4"', "epochs '4'", "types: quoted number"),
     ("epochs: 1.5", "epochs 1.5", "types: 1.5 epochs"),

@@ -35,13 +35,13 @@ MAX_LABEL = 190
 MAX_RUNS = 1000
 """Most runs of a study: more are likely a mistake in the sweep."""
 
-RESERVED_NAMES = ("partial", "preflight")
-"""Folders below results/ that are no experiments'."""
+PARTIAL = "partial"
+"""A folder below results/ that is no experiment's."""
 
 
 def check_names(names: Iterable[str]) -> Iterator[Problem]:
     """Refuse experiment names that cannot be folder names, or that differ by case only."""
-    spellings = {name: f"the folder results/{name}" for name in RESERVED_NAMES}
+    spellings = {PARTIAL: f"the folder results/{PARTIAL}"}
     for name in names:
         place: Place = ("experiments", name)
         if not re.fullmatch(EXPERIMENT_NAME, name) or name.endswith("\n") or len(name) > MAX_EXPERIMENT_NAME:
@@ -154,7 +154,7 @@ def _check_sweep(place: Place, experiment: AnyExperiment, entry: Mapping[str, An
     """Refuse contradictory values, and a batch size that the scaling does not keep."""
     swept = experiment.swept
     fixed = {**entry, **{f"{ARGUMENT}{name}": value for name, value in entry.get("argument", {}).items()}}
-    for key in swept.keys() & fixed.keys():
+    for key in (key for key in swept if key in fixed):
         text = f"is {fixed[key]!r}, but sweep.{key} gives it the values {swept[key]}"
         yield Problem((*place, *key.split(".")), text, "Keep one of the two.")
     kept = BATCH_KEY[experiment.scaling]
@@ -200,7 +200,7 @@ def _check_exclude(place: Place, experiment: AnyExperiment) -> Iterator[Problem]
         if not any(excludes(entry, options, devices) for options, devices in possible):
             text = f"is {entry}, which matches no run"
             yield Problem((*place, "exclude", index), text, "Name swept keys or devices, and values of them.")
-    if all(excluded(experiment, options, devices) for options, devices in possible):
+    if possible and all(excluded(experiment, options, devices) for options, devices in possible):
         yield Problem((*place, "exclude"), "leaves no run")
 
 
