@@ -90,6 +90,10 @@ class RefusedValueError(ValueError):
         self.text = text
         self.fix = fix
 
+    def at(self, place: Place) -> Problem:
+        """Return the mistake at a place."""
+        return Problem(place, self.text, self.fix)
+
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
     """Suggest the nearest known word, or list all of them if they are few."""
@@ -97,6 +101,12 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     if near := difflib.get_close_matches(str(word).lower(), known, n=1):
         return f"Did you mean {near[0]!r}?"
     return f"Known: {', '.join(known)}." if len(known) <= MOST_WORDS else ""
+
+
+def unknown(name: str, known: Iterable[str]) -> RefusedValueError:
+    """Make the error of a dataset or a model that the built-in training does not have."""
+    fix = f"{did_you_mean(name, known)} Train your own with a program (`program:`)."
+    return RefusedValueError(f"is {name!r}, which is not known", fix)
 
 
 def problems_of(
@@ -117,15 +127,15 @@ def problems_of(
         first, here = details[0], (*place, *keys)
         refusal = first.get("ctx", {}).get("error")
         if isinstance(refusal, RefusedValueError):
-            yield Problem(here, refusal.text, refusal.fix)
+            yield refusal.at(here)
         elif first["type"] == "missing":
             yield Problem(here, first["msg"])
         else:
             # one finding for each type that the value may have
             messages = dict.fromkeys(each["msg"] for each in details)
             text = " or ".join(messages).replace(" or Input should be ", " or ")
-            unknown = first["type"] == "extra_forbidden"
-            fix = did_you_mean(keys[-1], _known_keys(keys, model)) if unknown else ""
+            is_extra = first["type"] == "extra_forbidden"
+            fix = did_you_mean(keys[-1], _known_keys(keys, model)) if is_extra else ""
             yield Problem(here, f"{text} (is {shown(first['input'])})", fix)
 
 

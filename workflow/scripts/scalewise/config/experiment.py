@@ -89,8 +89,9 @@ class Repeats(StrictModel):
 
     @model_validator(mode="after")
     def _check_order(self) -> Repeats:
-        if self.min > self.max:
-            raise RefusedValueError(f"has a min ({self.min}) over its max ({self.max})")
+        if self.min > self.max or 1 == self.min < self.max:
+            text = f"has a min of {self.min} and a max of {self.max}"
+            raise RefusedValueError(text, "Use a min of 2 or more, and no smaller max.")
         return self
 
 

@@ -55,5 +55,5 @@ def site_file_problem(site_file: object) -> Problem | None:
     try:
         plain_path(site_file)
     except RefusedValueError as error:
-        return Problem(("site",), error.text, error.fix)
+        return error.at(("site",))
     return None

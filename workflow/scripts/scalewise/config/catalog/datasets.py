@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from scalewise.config.errors import RefusedValueError
+from scalewise.config.errors import RefusedValueError, unknown
 
 MIRROR_VARIABLE = "SCALEWISE_DATA_MIRROR"
 """Environment variable: a folder or address with the archives under their own names, for the download."""
@@ -67,9 +67,10 @@ def dataset_facts(dataset: str, image_size: int | None = None) -> DatasetFacts:
         image_size: Height and width after resizing; None keeps those of the dataset.
 
     Raises:
-        KeyError: unknown name.
-        RefusedValueError: the name of a synthetic dataset has no shape, or an impossible one.
+        RefusedValueError: an unknown name, or a synthetic dataset's without a possible shape.
     """
+    if not is_synthetic(dataset) and dataset not in DATASETS:
+        raise unknown(dataset, [*DATASETS, "synthetic-3x32x32"])
     facts = synthetic_facts(dataset)[0] if is_synthetic(dataset) else DATASETS[dataset]
     return facts if image_size is None else replace(facts, height=image_size, width=image_size)
 

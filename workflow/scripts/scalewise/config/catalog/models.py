@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from scalewise.config.errors import RefusedValueError
+from scalewise.config.errors import RefusedValueError, unknown
 
 MODELS = {"digits_cnn": True, "linear": False, "mnist_cnn": False, "resnet18": True, "wide_resnet": True}
 """Models of one size -> whether they normalise over the batch. The others carry their size in their names."""
@@ -24,8 +24,7 @@ def normalises_over_batch(model: str) -> bool:
     """Return whether a model normalises over the batch: it needs two images on each device.
 
     Raises:
-        KeyError: unknown name.
-        RefusedValueError: a size that no such model has.
+        RefusedValueError: an unknown name, or a size that no such model has.
     """
     if model.startswith("wrn-"):
         match = _WIDE_RESNET.fullmatch(model)
@@ -40,4 +39,7 @@ def normalises_over_batch(model: str) -> bool:
             fix = "Write its parameters, from transformer-1M to transformer-100G."
             raise RefusedValueError(f"is {model!r}, which is no transformer of a possible size", fix)
         return False
-    return MODELS[model]
+    try:
+        return MODELS[model]
+    except KeyError:
+        raise unknown(model, known_models()) from None

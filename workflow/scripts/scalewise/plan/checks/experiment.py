@@ -69,7 +69,7 @@ def check_devices(
         try:
             shape = shape_for(devices, devices_per_node=site.devices_per_node, max_nodes=site.max_nodes)
         except RefusedValueError as error:
-            problems.append(Problem(here, error.text, error.fix))
+            problems.append(error.at(here))
             continue
         if any(shape.world_size == other.world_size for other in shapes.values()):
             text = f"is {devices!r}, a number of devices that another entry has"

@@ -67,7 +67,7 @@ def _check_files(series: Series, settings: ProgramSettings) -> Iterator[Problem]
         try:
             plain_path(path)  # Snakemake names a module's file in the command line of a job
         except RefusedValueError as error:
-            yield Problem(at("program"), error.text, error.fix)
+            yield error.at(at("program"))
 
 
 def _check_start(series: Series, settings: ProgramSettings) -> Iterator[Problem]:

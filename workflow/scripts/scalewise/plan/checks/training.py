@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from scalewise.config.catalog.datasets import DATASETS, dataset_facts
-from scalewise.config.catalog.models import known_models, normalises_over_batch
-from scalewise.config.errors import Place, Problem, RefusedValueError, did_you_mean
+from scalewise.config.catalog.datasets import dataset_facts
+from scalewise.config.catalog.models import normalises_over_batch
+from scalewise.config.errors import Place, Problem, RefusedValueError
 from scalewise.config.experiment import AnyExperiment, Experiment
 from scalewise.config.program import AnySettings
 from scalewise.config.settings import Settings
@@ -75,40 +76,29 @@ def check_batch_divides(series: Series) -> Iterator[Problem]:
 def check_builtin(series: Series, settings: Settings) -> Iterator[Problem]:
     """Refuse what the built-in training would ignore, or could not train."""
     yield from _check_options(series, settings)
-    images, pair = None, False
-    try:
-        images = dataset_facts(settings.dataset).train_samples
-    except KeyError:
-        yield _unknown(series.at("dataset"), settings.dataset, [*DATASETS, "synthetic-3x32x32"])
-    except RefusedValueError as error:
-        yield Problem(series.at("dataset"), error.text, error.fix)
-    try:
-        pair = normalises_over_batch(settings.model)
-    except KeyError:
-        yield _unknown(series.at("model"), settings.model, known_models())
-    except RefusedValueError as error:
-        yield Problem(series.at("model"), error.text, error.fix)
+    facts: dict[str, Any] = {}
+    for key, look_up in (("dataset", dataset_facts), ("model", normalises_over_batch)):
+        try:
+            facts[key] = look_up(getattr(settings, key))
+        except RefusedValueError as error:
+            yield error.at(series.at(key))
     key = BATCH_KEY[settings.scaling]
-    if images is None or getattr(settings, key) is None or any(check_batch_divides(series)):
+    if "dataset" not in facts or getattr(settings, key) is None or any(check_batch_divides(series)):
         return
+    images = facts["dataset"].train_samples
     batches = {size: global_batch(settings, size) for size in series.world_sizes}
     largest, most = max(batches.values()), max(batches)
     each = batch_per_device(settings, most)
     if largest > images:
         text = f"({getattr(settings, key)}) makes a batch of {largest}, over the dataset's {images} images"
         yield Problem(series.at(key), text, "Use a smaller batch, or fewer devices.")
-    elif pair and each < MIN_SAMPLES_PER_RANK:
+    elif facts.get("model") and each < MIN_SAMPLES_PER_RANK:
         text = f"({getattr(settings, key)}) leaves {each} sample on each of {count_devices(most)}"
         fix = f"{settings.model} normalises over the batch: use at least {MIN_SAMPLES_PER_RANK} for each."
         yield Problem(series.at(key), text, fix)
     else:
         # what does not fill a batch is left out of an epoch
         yield from _check_length(series, settings, images // largest)
-
-
-def _unknown(place: Place, name: str, known: Sequence[str]) -> Problem:
-    own = "Train your own with a program (`program:`)."
-    return Problem(place, f"is {name!r}, which is not known", f"{did_you_mean(name, known)} {own}")
 
 
 def _check_length(series: Series, settings: Settings, steps: int) -> Iterator[Problem]:
