@@ -84,6 +84,6 @@ def fit_devices(
             [
                 f"Partition {site.partition} is measured without {counts[index]} devices: "
                 f"{key_path(problem.place)} {problem.text}."
-                for index, problem in left.items()
+                for index, problem in sorted(left.items())
             ],
         )
