@@ -54,7 +54,6 @@ reliability: $(VENV)/dev.installed slurm-packages
 	SCALEWISE_THOROUGH=1 SCALEWISE_REQUIRE_SLURM=1 \
 	  pytest -m "fault or refuses" $(STREAMS) --timeout 7200 --reliability=docs/reliability.md
 
-# SCALEWISE_SEED draws the configurations of an earlier night again
 nightly: $(VENV)/dev.installed slurm-packages chromium
 	SCALEWISE_THOROUGH=1 pytest $(STREAMS) --timeout 7200 tests/unit/plan/test_fuzzed_configs.py
 	python -m tests.truth

@@ -86,7 +86,6 @@ def two_partitions(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "cpus_per_node": 32,
         "devices_per_node": 4,
         "partitions": {"a100": {"price_per_device_hour": 1.5}, "h200": {"price_per_device_hour": 4.5}},
-        "default_partition": "a100",
     }
     return PlantedStudy(tmp_path_factory.mktemp("two-partitions"), text, speed, site).finish()
 

@@ -20,7 +20,7 @@ from scalewise.records import read_failure
 
 pytestmark = needs_two_cores
 
-HEAVY = {"model": "planted_heavy", "epochs": 5, "save_model": True, "deterministic": True}
+HEAVY = {"model": "planted_heavy", "epochs": 5, "save_model": True}
 
 
 def killed_while_writing(runs: Runs) -> bool:

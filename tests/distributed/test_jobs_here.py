@@ -30,7 +30,6 @@ accelerator: cpu
 cpus_per_node: 2
 devices_per_node: 2
 partitions: {one: {}, two: {}}
-default_partition: one
 """
 STUDY = {
     "dataset": "digits",

@@ -250,7 +250,6 @@ def test_site_file_of_two_partitions_plans_runs_on_each(study: ClusterStudy) -> 
     assert done.returncode == 0, done.stderr
     assert "describes partitions brief, main. `partitions: all` in an experiment" in done.stdout
     assert yaml.safe_load(written.read_text(encoding="utf-8")) == {
-        "default_partition": "brief",
         "partitions": {
             "brief": {**OF_NODES, **OF_MAIN, "partition": "brief", "longest_walltime": "01:00:00"},
             "main": {**OF_NODES, **OF_MAIN},

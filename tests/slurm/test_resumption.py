@@ -33,7 +33,6 @@ TRAINED: dict[str, Any] = {
     "model": "planted_perilous",
     "devices": [2],
     "epochs": times(quick=25, thorough=60),
-    "deterministic": True,
     "save_model": True,
 }
 """Five steps an epoch: at a walk more than a minute for each hop, some seconds else."""

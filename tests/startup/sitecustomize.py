@@ -36,8 +36,7 @@ class WithPlanted(dict[str, Any]):
 
 def plant_facts(models: ModuleType) -> None:
     """Let studies name the models; nothing is known of them, and torch is not imported."""
-    facts = models.ModelFacts(batch_norm=False, min_pixels=1)
-    vars(models)["MODELS"] = WithPlanted(models.MODELS, lambda _name: facts)
+    vars(models)["MODELS"] = WithPlanted(models.MODELS, lambda _name: False)
 
 
 def plant_builders(builders: ModuleType) -> None:

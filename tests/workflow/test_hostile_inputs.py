@@ -133,7 +133,7 @@ experiments:
   program:
     program: -m train
     working_directory: my project
-    arguments: {json.dumps(["{folder}", *WORDS, "{global_batch_size * 1024}", "{argument.trap}"])}
+    arguments: {json.dumps(["{folder}", *WORDS, "{global_batch_size}", "{argument.trap}"])}
     sweep: {{argument.trap: [{quoted(TRAP)}]}}
     environment: {{TOLD: {quoted(TRAP)}}}
     prepare: [my project/fetch.py, {quoted(TRAP)}]
@@ -182,7 +182,7 @@ def test_no_string_of_a_study_and_its_site_is_executed_and_a_program_gets_its_wo
     assert canaries(hostile.folder.parent) == []
     assert list(hostile.folder.glob("results/sound/runs/*/record.json"))
     (received,) = hostile.folder.glob("results/program/runs/*/program/received.json")
-    words = {"words": [*WORDS, "16384", TRAP], "variable": TRAP, "data": TRAP}
+    words = {"words": [*WORDS, "16", TRAP], "variable": TRAP, "data": TRAP}
     assert json.loads(received.read_text()) == words
     assert (received.parents[1] / "record.json").exists()
     assert not (hostile.folder.parent / "results").exists()
@@ -228,7 +228,7 @@ experiments:
 FIXED_BATCH = {"scaling": "weak", "batch_size_per_device": 16, "devices": [1], "steps": 10}
 """Keys of a program that takes no batch size."""
 REFUSED = {
-    f"{quoted(TRAP)}: {{}}": "experiments has an experiment named ",
+    f"{quoted(TRAP)}: {{}}": f"experiments.{TRAP} is named ",
     f"key: {{{quoted(TRAP)}: 4}}": f"experiments.key.{TRAP}: Extra inputs are not permitted (is 4)",
     f"dataset: {{model: linear, dataset: {quoted(TRAP)}}}": "experiments.dataset.dataset",
     f"own: {{model: linear, dataset: digits, devices: [{quoted(TRAP)}]}}": "experiments.own.devices[0] is ",

@@ -42,7 +42,6 @@ PARTITIONS: dict[str, object] = {
         "a100": {"devices_per_node": 8, "price_per_device_hour": 1.5},
         "h200": {"devices_per_node": 2, "price_per_device_hour": 4.5},
     },
-    "default_partition": "a100",
 }
 SLOW, FAST = Law(rate=200.0, serial=0.05, scatter=0.004), Law(rate=500.0, serial=0.02, scatter=0.004)
 PLAIN = Law(rate=1000.0, serial=0.1, scatter=0.002)

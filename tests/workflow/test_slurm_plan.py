@@ -135,7 +135,6 @@ partitions:
   plain: {}
   special: {partition: special, gpu_type: a100-sxm4-80gb, extra: ["--constraint=a&b", "--qos=high"]}
   typed: {partition: typed, gpu_type: h100}
-default_partition: plain
 """
 """Partitions of which each requests what another does not."""
 

@@ -75,7 +75,6 @@ devices_per_node: 1
 partitions:
   one: {price_per_device_hour: 1}
   other: {price_per_device_hour: 50}
-default_partition: one
 """
 """Facts of a site for it."""
 

@@ -293,12 +293,8 @@ def write_rows(path: Path, rows: Rows) -> None:
 
 
 def choose_algorithms(args: argparse.Namespace, device: torch.device) -> None:
-    """Choose deterministic algorithms or the fastest, and the format in which fp32 tensors are multiplied."""
-    if args.deterministic:
-        # cuBLAS is deterministic with workspaces of a fixed size alone
-        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-    torch.use_deterministic_algorithms(args.deterministic)
-    torch.backends.cudnn.benchmark = device.type == "cuda" and not args.deterministic
+    """Choose the fastest algorithms, and the format in which fp32 tensors are multiplied."""
+    torch.backends.cudnn.benchmark = device.type == "cuda"
     # by default cuDNN uses TF32 for convolutions. The older of torch's two sets of switches first: reading it
     # raises if they disagree
     tf32 = args.precision == "tf32"

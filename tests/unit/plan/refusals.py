@@ -36,10 +36,7 @@ MACHINES = {
     "gpus": CPUS.replace("cpu\n", "cuda\n", 1),
     "cluster": "accelerator: cuda\ndevices_per_node: 4\ncpus_per_node: 64\nmax_nodes: 2\nslurm: {}\n",
     "partitions": "accelerator: cuda\ndevices_per_node: 4\ncpus_per_node: 64\nslurm: {}\n"
-    "partitions: {a100: {max_nodes: 2, memory_gb_per_node: 250}, h200: {max_nodes: 4, cpus_per_node: 96}}\n"
-    "default_partition: a100\n",
-    "slices": "accelerator: cpu\ndevices_per_node: 4\ncpus_per_node: 8\n"
-    "partitions: {one: {}, other: {max_nodes: 2}}\ndefault_partition: one\n",
+    "partitions: {a100: {max_nodes: 2, memory_gb_per_node: 250}, h200: {max_nodes: 4, cpus_per_node: 96}}\n",
     "blank": "",
 }
 FILES = {

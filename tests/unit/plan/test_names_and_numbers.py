@@ -8,12 +8,7 @@ import re
 import pytest
 
 from scalewise.config.catalog.datasets import DatasetFacts, dataset_facts
-from scalewise.config.catalog.models import (
-    ModelFacts,
-    model_facts,
-    transformer_parameters,
-    wide_resnet_shape,
-)
+from scalewise.config.catalog.models import normalises_over_batch
 from scalewise.config.errors import RefusedValueError
 from scalewise.config.shape import Shape, shape_for
 from scalewise.execution.reason import in_minutes
@@ -50,18 +45,22 @@ def test_images_may_be_enlarged() -> None:
     assert dataset_facts("cifar10", 224) == DatasetFacts(50_000, 10_000, 3, 224, 224)
 
 
-@pytest.mark.parametrize(("model", "shape"), [("wrn-28-10", (28, 10)), ("wrn-10-1", (10, 1))])
-def test_a_wide_network_is_named_by_depth_and_widening(model: str, shape: tuple[int, int]) -> None:
-    assert wide_resnet_shape(model) == shape
-
-
 @pytest.mark.parametrize(
-    ("size", "parameters"),
-    [("1M", 10**6), ("1.1M", 1_100_000), ("2G", 2 * 10**9), ("0.5G", 5 * 10**8), ("100G", 10**11)],
+    ("model", "normalises"),
+    [
+        *(("wrn-28-10", True), ("wrn-10-1", True), ("wrn-9-1", None), ("wrn-28", None), ("wrn-4-1", None)),
+        *(("transformer-1M", False), ("transformer-1.1M", False), ("transformer-100G", False)),
+        *(("transformer-0.9M", None), ("transformer-101G", None), ("transformer-25", None)),
+    ],
 )
-def test_a_transformer_is_named_by_its_parameters(size: str, parameters: int) -> None:
-    assert transformer_parameters(f"transformer-{size}") == parameters
-    assert model_facts(f"transformer-{size}") == ModelFacts(batch_norm=False, min_pixels=1)
+def test_a_name_of_many_models_holds_a_size_that_such_a_model_has(
+    model: str, normalises: bool | None
+) -> None:
+    if normalises is not None:
+        assert normalises_over_batch(model) is normalises
+        return
+    with pytest.raises(RefusedValueError, match=model):
+        normalises_over_batch(model)
 
 
 @pytest.mark.parametrize(
@@ -97,10 +96,9 @@ def test_a_count_fills_nodes_or_is_refused_with_counts_that_do() -> None:
                 continue
             with pytest.raises(RefusedValueError) as refused:
                 shape_for(devices, devices_per_node=devices_per_node, max_nodes=4)
-            below, above = re.findall(r"Use (\d+) or (\d+)", refused.value.fix)[0]
-            for count in (int(below), int(above), *re.findall(r'"(\d+x\d+)"', refused.value.fix)):
-                shape = shape_for(count, devices_per_node=devices_per_node, max_nodes=4)
-                assert isinstance(count, int) or shape.world_size == devices, refused.value.fix
+            for count in re.findall(r"\d+", refused.value.fix):
+                shape = shape_for(int(count), devices_per_node=devices_per_node, max_nodes=4)
+                assert shape.world_size == int(count)
                 suggested += 1
     assert min(accepted, suggested) > 50
 

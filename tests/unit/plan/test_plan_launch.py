@@ -225,7 +225,7 @@ PROGRAM: dict[str, Any] = {
     "batch_size_per_device": 16,
     "repeats": 1,
     "arguments": ["--out", "{folder}/x", "--batch", "{batch_size_per_device}", "it's; $(x) `y` \\ *"],
-    "environment": {"PORT": "{master_port + 1}", "PLACE": "{rank * 2 + devices}", "TEXT": "a  b"},
+    "environment": {"PORT": "{master_port}", "PLACE": "{rank} of {devices}", "TEXT": "a  b"},
 }
 
 
@@ -313,7 +313,7 @@ def test_every_word_reaches_the_program_unchanged(folder: Path) -> None:
 
     arguments, variables = json.loads(run.stdout)
     assert arguments == ["--out", f"{folder}/out put/x", "--batch", "16", "it's; $(x) `y` \\ *"]
-    expected = {"MASTER_ADDR": "node1", "MASTER_PORT": "20007", "PORT": "20008", "PLACE": "18"}
+    expected = {"MASTER_ADDR": "node1", "MASTER_PORT": "20007", "PORT": "20007", "PLACE": "5 of 8"}
     expected |= {"TEXT": "a  b", "PRELUDE": "a  b", "RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8"}
     assert expected.items() <= variables.items()
 

@@ -53,9 +53,8 @@ def edited(old: str, new: str, text: str = STUDY) -> str:
 
 
 TITLE, VIEWS = "    title: First title\n", "gradient_as_bucket_view: [false, true]"
-CAPS = "bucket_cap_mb: [default, 50]"
+CAPS = "bucket_cap_mb: [25, 50]"
 SHAPES = STUDY.replace("devices: [1, 2]", 'devices: [1, 2, 4, "2x3"]').replace(VIEWS, "seed: [1]")
-DEFAULTS = "bucket_cap_mb: [default, 50]\n      launcher: [default, spawn]\n      image_size: [default, 16]"
 OF_VALUES = ('arguments: ["{argument.lr}", "{folder}"]', "sweep: {argument.lr: [0.1, 2.0e-5]}", "repeats: 1")
 FEW = edited("  repeats: 2\n", "  repeats: 1\n").split("  weak:")[0]
 COUNTS = """\
@@ -66,14 +65,13 @@ WEAK, STRONG = "scaling: weak, batch_size_per_device: 32", "global_batch_size: 2
 NODES = MACHINES["cluster"].replace("max_nodes: 2", "max_nodes: 16")
 STUDIES: dict[str, tuple[str, str]] = {
     "options and repeats": (STUDY, CPUS),
-    "the word default": (edited(VIEWS, DEFAULTS, FEW), CPUS),
     "forced shapes": (edited("64\n    devices: [1, 2]", '64\n    devices: [1, "2x2", "1x3", 8]'), CPUS),
     "seeds of repeats": (FEW.replace("repeats: 1", "repeats: 3\n  seed: 40"), CPUS),
     "accumulation steps": (SHAPES.replace("repeats: 2", "repeats: 1\n  accumulation_steps: 2"), CPUS),
     **{
         f"excluded: {entries}": (edited(TITLE, f"    exclude: [{entries}]\n", edited(VIEWS, CAPS, FEW)), CPUS)
         for entries in (
-            *("{devices: 2}", "{bucket_cap_mb: default}"),
+            *("{devices: 2}", "{bucket_cap_mb: 25}"),
             "{devices: 2, bucket_cap_mb: 50}",
         )
     },

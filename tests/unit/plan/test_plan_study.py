@@ -172,7 +172,7 @@ experiments:
         for name in ("kept", "own", "anchored")
     )
     defaults = {"epochs": 7, "repeats": {"min": 3, "max": 10}}
-    own_values = {"epochs": 8, "repeats": 2, "target": {"accuracy": 0.9}}
+    own_values = {"epochs": 8, "repeats": {"min": 2, "max": 2}, "target": {"accuracy": 0.9}}
 
     assert kept == defaults | {"target": {"accuracy": 0.5}, "sweep": kept["sweep"]}
     assert own == own_values | {"sweep": own["sweep"]}

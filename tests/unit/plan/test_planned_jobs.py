@@ -42,7 +42,6 @@ partitions:
     cpus_per_node: 96
     prelude: [module load new]
     price_per_device_hour: 2.5
-default_partition: a100
 """
 ONLY_BOTH = STUDY.split("  plain", maxsplit=1)[0]
 OF_ONE_MACHINE = """\

@@ -32,8 +32,7 @@ def test_a_module_in_a_folder_that_a_shell_would_obey_is_refused(refuse: Refuse,
     (tmp_path / "$(touch x)").mkdir()
     (tmp_path / "$(touch x)" / "mine.py").touch()
     (line,) = refuse(of_program('environment: {PYTHONPATH: "$(touch x)"}', "program: -m mine"))
-    assert " experiments.own.program is '-m mine'" in line
-    assert "'$(touch x)/mine.py'" in line
+    assert " experiments.own.program is '$(touch x)/mine.py'" in line
 
 
 def test_paths_may_begin_with_the_home_folder(
@@ -116,7 +115,7 @@ def test_defaults_of_the_loop_concern_the_other_experiments(load: Load) -> None:
     loop, own = (study.experiments[name][0].experiment.model_dump() for name in ("loop", "own"))
     assert (loop["learning_rate"], loop["target"]) == (0.2, {"accuracy": 0.9})
     assert not {"learning_rate", "epochs", "target"} & own.keys()
-    assert (loop["devices"], own["devices"]) == ([1, 2], [1, 2])
+    assert loop["devices"] == own["devices"]
 
 
 @pytest.mark.parametrize(
@@ -149,9 +148,6 @@ VALUES = {"devices": 4, "global_batch_size": 512, "folder": "/runs/{x} $HOME", "
         ("--n={devices}", "--n=4"),
         ("{folder}", "/runs/{x} $HOME"),
         ("{ devices }", "4"),
-        ("{global_batch_size * 1024}", "524288"),
-        ("{global_batch_size//(devices+argument.n)-1}", "72"),
-        ("{devices-1},{1 - devices}", "3,-3"),
         ("{{devices}}", "{devices}"),
         ("{{{devices}}}", "{4}"),
         ("${devices}", "${devices}"),
@@ -160,15 +156,11 @@ VALUES = {"devices": 4, "global_batch_size": 512, "folder": "/runs/{x} $HOME", "
         ("$devices $ {devices}", "$devices $ 4"),
     ],
 )
-def test_braces_hold_names_and_arithmetic(template: str, filled: str) -> None:
+def test_braces_hold_names(template: str, filled: str) -> None:
     assert fill_in(template, VALUES) == filled
 
 
-def test_names_in_arithmetic_are_names() -> None:
-    assert names_in("{seed}${no} {2 * (devices + argument.n)}") == ["seed", "devices", "argument.n"]
-
-
-@pytest.mark.parametrize("template", ["{", "}", "{}", "a{b{c}}", "${a", "{a.b + 1}", "{1 +}", "{f(1)}"])
+@pytest.mark.parametrize("template", ["{", "}", "{}", "a{b{c}}", "${a", "{devices * 2}", "{1}", "{f(1)}"])
 def test_anything_else_in_braces_is_refused(template: str) -> None:
     with pytest.raises(ValueError, match=r"[{}]"):
         names_in(template)

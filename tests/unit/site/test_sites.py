@@ -16,9 +16,8 @@ from tests.paths import SCRIPTS
 from tests.unit.plan.conftest import Load, Refuse
 from tests.unit.plan.refusals import built_in, site_of
 
-from scalewise.config.experiment import Experiment
 from scalewise.config.site import Site, SiteFile, resolve_site
-from scalewise.config.slurm import MANAGED_BY_SBATCH, RESOURCES_OF_OPTIONS, Slurm
+from scalewise.config.slurm import MANAGED_BY_SBATCH, RESOURCES_OF_OPTIONS
 from scalewise.plan.planned_study import Study
 from scalewise.site.commands import ignore_variables
 
@@ -88,14 +87,6 @@ def test_no_option_that_follows_from_the_run_can_be_given_twice(refuse: Refuse) 
     assert len(lines) == len(options)
     for number, (line, option) in enumerate(zip(lines, options, strict=True)):
         assert f"site.yaml:6: slurm.extra[{number}] is '{option}'" in line
-
-
-def test_what_to_do_instead_names_a_key_that_exists() -> None:
-    for fix in set(MANAGED_BY_SBATCH.values()):
-        keys = set(re.findall(r"(?:slurm\.)?[a-z]+(?:_[a-z]+)+|slurm\.[a-z]+|(?<=set )devices", fix))
-        known = {f"slurm.{key}" for key in Slurm.model_fields} | Slurm.model_fields.keys()
-        known |= SiteFile.model_fields.keys() | Experiment.model_fields.keys()
-        assert keys <= known, fix
 
 
 def on_cluster(load: Load, *slurm: str) -> Study:

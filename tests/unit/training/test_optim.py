@@ -135,16 +135,3 @@ def test_a_step_that_overflows_leaves_weights_as_if_it_had_not_been(
     expected, found = (trained_by_fp16(optimizer_name, each, device) for each in (sizes, overflowing))
     assert expected.abs().min() > 0
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
-
-
-def test_deterministic_refuses_what_has_no_deterministic_way() -> None:
-    def scatter() -> None:
-        # which of two values stays is up to chance where threads write at once
-        torch.zeros(4).put_(torch.tensor([0, 0]), torch.tensor([1.0, 2.0]))
-
-    chosen = options(deterministic=True)
-    choose_algorithms(chosen, CPU)
-    with pytest.raises(RuntimeError, match="does not have a deterministic implementation"):
-        scatter()
-    choose_algorithms(options(), CPU)
-    scatter()

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from scalewise import snakemake_adapter as adapter
-from scalewise.config.paths import invalid_command
+from scalewise.config.errors import RefusedValueError
+from scalewise.config.paths import plain_path
 from scalewise.execution.next_try import is_refused, refused_runs
 from scalewise.execution.slurm import requeue_preempted
 from scalewise.plan.make_plan import write_plan
@@ -69,8 +70,10 @@ def open_study(workflow: Any, config: Mapping[str, Any], checkout: Path) -> Stud
             "it on a login node; if the site wants it inside a job, as `env -u SLURM_JOB_ID snakemake ...`."
         )
     for path in (*files, workflow.main_snakefile, str(Path.cwd())):
-        if refusal := invalid_command(path):
-            sys.exit(f"the name of a file or folder {'. '.join(refusal)}")
+        try:
+            plain_path(path)
+        except RefusedValueError as error:
+            sys.exit(f"the name of a file or folder {error}")
     # runs that could share a node with another of the study take turns
     adapter.limit(workflow, SHARED_NODE, 1)
     ignored = ", ".join(ignore_variables(os.environ))

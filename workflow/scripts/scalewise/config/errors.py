@@ -6,10 +6,10 @@ import difflib
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_core import ErrorDetails
 
 Place = tuple[str | int, ...]
 """Keys from the top of the YAML to a value: ``("experiments", "digits", "devices", 0)``."""
@@ -37,19 +37,18 @@ class Problem:
         place: Keys from the top of the configuration to the value.
         text: A clause that follows the place ("is 6, but ..."), or a sentence with a capital letter.
         fix: A sentence that says what to write instead; may be empty.
-        subject: Shown instead of the place, if the place itself is the mistake.
     """
 
     place: Place
     text: str
     fix: str = ""
-    subject: str | None = None
 
     def render(self, origin: str) -> str:
         """Write one line: ``config/experiments.yaml:12: experiments.digits.epochs: Input should be ...``."""
-        subject = key_path(self.place) if self.subject is None else self.subject
-        joint = "" if not subject else ": " if self.text[:1].isupper() else " "
-        return one_line(f"{origin}: {_cut(subject)}{joint}{_cut(self.text)}. {_cut(self.fix)}").rstrip()
+        joint = "" if not self.place else ": " if self.text[:1].isupper() else " "
+        return one_line(
+            f"{origin}: {_cut(key_path(self.place))}{joint}{_cut(self.text)}. {_cut(self.fix)}"
+        ).rstrip()
 
 
 def one_line(text: str) -> str:
@@ -79,22 +78,21 @@ class StudyError(SystemExit):
 
 
 class RefusedValueError(ValueError):
-    """A value that cannot be used; the caller adds its place in the configuration.
+    """A value that cannot be used; validators raise it, and the caller adds its place in the configuration.
 
     Args:
         text: A clause that names the value and the limit it breaks.
         fix: A sentence that says what to write instead.
     """
 
-    def __init__(self, text: str, fix: str) -> None:
+    def __init__(self, text: str, fix: str = "") -> None:
         super().__init__(f"{text}. {fix}")
         self.text = text
         self.fix = fix
 
-
-def reject(text: str, fix: str) -> PydanticCustomError:
-    """Make the error that a validator of a model raises; its text is shown at the value's place."""
-    return PydanticCustomError("refused", "{text}", {"text": text, "fix": fix})
+    def at(self, place: Place) -> Problem:
+        """Return the mistake at a place."""
+        return Problem(place, self.text, self.fix)
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
@@ -103,6 +101,12 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     if near := difflib.get_close_matches(str(word).lower(), known, n=1):
         return f"Did you mean {near[0]!r}?"
     return f"Known: {', '.join(known)}." if len(known) <= MOST_WORDS else ""
+
+
+def unknown(name: str, known: Iterable[str]) -> RefusedValueError:
+    """Make the error of a dataset or a model that the built-in training does not have."""
+    fix = f"{did_you_mean(name, known)} Train your own with a program (`program:`)."
+    return RefusedValueError(f"is {name!r}, which is not known", fix)
 
 
 def problems_of(
@@ -120,20 +124,19 @@ def problems_of(
     for detail in error.errors(include_url=False):
         found.setdefault(_keys(detail, values), []).append(detail)
     for keys, details in found.items():
-        first = details[0]
-        if first["type"] == "refused":
-            yield Problem((*place, *keys), first["ctx"]["text"], first["ctx"]["fix"])
+        first, here = details[0], (*place, *keys)
+        refusal = first.get("ctx", {}).get("error")
+        if isinstance(refusal, RefusedValueError):
+            yield refusal.at(here)
         elif first["type"] == "missing":
-            yield Problem((*place, *keys), first["msg"])
+            yield Problem(here, first["msg"])
         else:
             # one finding for each type that the value may have
-            messages = list(dict.fromkeys(each["msg"] for each in details))
-            text = " or ".join(
-                [messages[0], *(each.removeprefix("Input should be ") for each in messages[1:])]
-            )
-            unknown = first["type"] == "extra_forbidden"
-            fix = did_you_mean(keys[-1], _known_keys(keys, model)) if unknown else ""
-            yield Problem((*place, *keys), f"{text} (is {shown(first['input'])})", fix)
+            messages = dict.fromkeys(each["msg"] for each in details)
+            text = " or ".join(messages).replace(" or Input should be ", " or ")
+            is_extra = first["type"] == "extra_forbidden"
+            fix = did_you_mean(keys[-1], _known_keys(keys, model)) if is_extra else ""
+            yield Problem(here, f"{text} (is {shown(first['input'])})", fix)
 
 
 def shown(value: object) -> str:
@@ -159,17 +162,16 @@ def _keys(detail: ErrorDetails, value: Any) -> Place:
 
 def _known_keys(keys: Place, model: type[BaseModel]) -> Iterable[str]:
     """Return the keys that may stand next to the last of the keys."""
-    known: Any = model
     for part in keys[:-1]:
         # a part that is no field is an index, or a name of the user's choice
-        if field := getattr(known, "model_fields", {}).get(part):
-            known = _model_in(field.annotation)
-    return getattr(known, "model_fields", {}) or ()
+        if isinstance(part, str) and part in model.model_fields:
+            model = next(_models_in(model.model_fields[part].annotation), model)
+    return model.model_fields
 
 
-def _model_in(annotation: Any) -> Any:
-    """``Target | None`` -> ``Target``; None if there is no model."""
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """``Target | None`` -> ``Target``."""
     if hasattr(annotation, "model_fields"):
-        return annotation
-    parts = map(_model_in, getattr(annotation, "__args__", ()))
-    return next((part for part in parts if part is not None), None)
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)

@@ -7,27 +7,22 @@ from these models (schema.py).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import (
-    Field,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from scalewise.config.errors import reject
-from scalewise.config.program import ARGUMENT, ProgramSettings, ProgramSweep
+from scalewise.config.errors import RefusedValueError
+from scalewise.config.paths import plain_path
+from scalewise.config.program import ProgramSettings, ProgramSweep
 from scalewise.config.settings import (
     SWEEPABLE,
-    SWEEPABLE_WITH_DEFAULT,
     Count,
     Fraction,
     Memory,
     Rate,
     Settings,
-    ShortForm,
     StrictModel,
-    short_form,
     sweep_model,
 )
 
@@ -84,47 +79,35 @@ class DecisionRule(StrictModel):
         return None if decides else DEFAULT_EFFICIENCY
 
 
-class Repeats(ShortForm):
+class Repeats(StrictModel):
     """Jobs of every point: a fixed number, or more until the decision is clear."""
 
-    min: Annotated[int, Field(ge=2, le=MAX_REPEATS)] = 6
+    min: RepeatCount = 6
     """Jobs of every point; of a study that chooses its device counts, of those that its answer rests on."""
     max: RepeatCount = 10
     """Most jobs of a point: more than `min` only where the decision is not clear."""
 
     @model_validator(mode="after")
     def _check_order(self) -> Repeats:
-        if self.min > self.max:
-            raise reject(
-                f"requests at least {self.min} (min) and at most {self.max} (max) jobs of a point",
-                f"Use a max of {self.min} or more, or a smaller min.",
-            )
+        if self.min > self.max or 1 == self.min < self.max:
+            text = f"has a min of {self.min} and a max of {self.max}"
+            raise RefusedValueError(text, "Use a min of 2 or more, and no smaller max.")
         return self
 
-    @classmethod
-    def exactly(cls, repeats: int) -> Repeats:
-        """Make the form with a fixed number of jobs; a single job is possible, unlike in a mapping."""
-        return cls.model_construct(min=repeats, max=repeats)
 
-    @property
-    def are_fixed(self) -> bool:
-        """Whether every point has the same number of jobs, whatever their results."""
-        return self.min == self.max
-
-    @property
-    def short(self) -> int | None:
-        """The number of jobs; None if it depends on their results."""
-        return self.max if self.are_fixed else None
-
-
-RepeatsKey = Annotated[Repeats, short_form(RepeatCount, Repeats, Repeats.exactly)]
-
+RepeatsKey = Annotated[
+    Repeats,
+    BeforeValidator(
+        lambda value: value if isinstance(value, (dict, Repeats)) else {"min": value, "max": value},
+        json_schema_input_type=RepeatCount | Repeats,
+    ),
+]
 
 DeviceCount = int | str
 """A total, or nodes x devices per node, ``2x2``."""
 
 
-class Devices(ShortForm):
+class Devices(StrictModel):
     """Device counts: a list that is measured whole, or the most up to which the study chooses."""
 
     counts: SkipJsonSchema[list[DeviceCount]] = Field(default_factory=list)
@@ -136,19 +119,15 @@ class Devices(ShortForm):
     @model_validator(mode="after")
     def _check_is_given(self) -> Devices:
         if not (self.counts or self.up_to):
-            raise reject("names no device counts", "Write {up_to: 64}.")
+            raise RefusedValueError("names no device counts", "Write [1, 2, 4] or {up_to: 64}.")
         return self
-
-    @property
-    def short(self) -> list[DeviceCount] | None:
-        """The list; None if the study chooses."""
-        return self.counts if self.up_to is None else None
 
 
 DevicesKey = Annotated[
     Devices,
-    short_form(
-        Annotated[list[DeviceCount], Field(min_length=1)], Devices, lambda counts: Devices(counts=counts)
+    BeforeValidator(
+        lambda value: value if isinstance(value, (dict, Devices)) else {"counts": value},
+        json_schema_input_type=Annotated[list[DeviceCount], Field(min_length=1)] | Devices,
     ),
 ]
 
@@ -161,16 +140,14 @@ class Budget(StrictModel):
     runtime_minutes fit into what is left."""
 
 
-if TYPE_CHECKING:
-    Sweep = StrictModel
-else:
-    Sweep = sweep_model("Sweep", Settings, SWEEPABLE, SWEEPABLE_WITH_DEFAULT)
+class Sweep(sweep_model(Settings, SWEEPABLE)):  # type: ignore[misc]
+    """Options to combine, each with a list of values."""
 
 
 class Proposal(StrictModel):
     """The computing-time proposal that a study is for."""
 
-    centre: str
+    centre: Annotated[str, AfterValidator(plain_path)]
     """The computing centre: the name of a template in profiles/centres, such as csc-roihu, or the path of
     your own, which ends in .md.j2."""
     unit_factor: Rate | None = None
@@ -188,12 +165,14 @@ class ExperimentKeys(StrictModel):
     64} measures only those that the answer needs."""
     partitions: Annotated[list[str], Field(min_length=1)] | Literal["all"] | None = None
     """Partitions of the site to compare, such as [a100, h200], or all. Their runs have one answer. Default:
-    the site's default partition."""
+    the site's first."""
     budget: Budget | None = None
     """The most that the study may spend; for devices that are chosen."""
     repeats: RepeatsKey = Field(3, validate_default=True)
     """Jobs per device count and option. 95 % intervals are wide with 3, narrower with 6. A mapping adds jobs
     only where the decision is not clear."""
+    sweep: StrictModel
+    """Every combination of these values is a series with its own baseline."""
     exclude: list[dict[str, Any]] = Field(default_factory=list)
     """Combinations to exclude: a run that matches all keys of an entry (swept keys or devices) is not
     made."""
@@ -216,6 +195,11 @@ class ExperimentKeys(StrictModel):
     Raise it if evaluation or a slow file system keeps ranks apart. Changing it reruns nothing."""
 
     @property
+    def swept(self) -> dict[str, list[Any]]:
+        """The swept keys with their values, in the order of the model's keys."""
+        return self.sweep.model_dump(exclude_none=True)
+
+    @property
     def device_counts(self) -> Sequence[int | str]:
         """The device counts that may be measured."""
         return self.devices.counts
@@ -228,7 +212,7 @@ class ExperimentKeys(StrictModel):
     @property
     def has_rounds(self) -> bool:
         """Whether each round of runs decides which runs come next."""
-        return self.chooses_devices or not self.repeats.are_fixed
+        return self.chooses_devices or self.repeats.min < self.repeats.max
 
     @property
     def min_repeats(self) -> int:
@@ -245,15 +229,9 @@ class Experiment(ExperimentKeys, Settings):
     """One question about one training: the device counts to compare and the options to combine."""
 
     sweep: Sweep = Field(default_factory=Sweep)
-    """Every combination of these values is a series with its own baseline. Of image_size, stop_at_accuracy,
-    bucket_cap_mb and launcher one value may be `default`: as without the key."""
+    """Every combination of these values is a series with its own baseline."""
     target: Target | None = None
     """What counts as trained."""
-
-    @property
-    def swept(self) -> dict[str, list[Any]]:
-        """The swept keys with their values, in the order of the model's keys."""
-        return self.sweep.model_dump(exclude_none=True)
 
 
 class ProgramExperiment(ExperimentKeys, ProgramSettings):
@@ -262,12 +240,6 @@ class ProgramExperiment(ExperimentKeys, ProgramSettings):
     sweep: ProgramSweep = Field(default_factory=ProgramSweep)
     """Every combination of these values is a series with its own baseline: `argument.NAME`, or a key of this
     table."""
-
-    @property
-    def swept(self) -> dict[str, list[Any]]:
-        """The swept keys with their values: custom values first, in their order in the file."""
-        swept = self.sweep.model_dump(exclude_none=True)
-        return {key: values for key, values in swept.items() if key.startswith(ARGUMENT)} | swept
 
 
 AnyExperiment = Experiment | ProgramExperiment

@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import re
-import stat
 from pathlib import Path
-from typing import Literal
 
-from scalewise.config.errors import Problem
+from scalewise.config.errors import Problem, RefusedValueError
 
 # Snakemake fills in braces and angle brackets. Its plugin for Slurm puts a job's command between double
 # quotes, where a shell expands $ and backquotes; the job's shell misreads quotes and backslashes.
 _CHANGED = re.compile(r"^-|[{}<>$`\\'\"\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]|^$")
 
 
-def invalid_command(path: str) -> tuple[str, str] | None:
-    """Return what is wrong with a path in the command line of a job; None if it can be used.
+def plain_path(path: str) -> str:
+    """Return a path that may stand in the command line of a job.
 
-    Returns:
-        A clause that names the value, and the fix.
+    Raises:
+        RefusedValueError: Programs or shells would change it.
     """
-    if (found := _CHANGED.search(path)) is None:
-        return None
-    text = f"is {path!r}, which programs and shells would not take as it is ({found[0]!r})"
-    return text, "Write the path of a file or folder without { } < > $ ` \\, quotes and control characters."
+    if found := _CHANGED.search(path):
+        text = f"is {path!r}, which programs and shells would not take as it is ({found[0]!r})"
+        raise RefusedValueError(text, "Use a path without { } < > $ ` \\, quotes and control characters.")
+    return path
 
 
-def kind_of(path: Path) -> Literal["file", "folder", "other"] | None:
-    """Return whether a path is a file, a folder or something else; None if there is nothing."""
-    try:
-        mode = path.stat().st_mode
-    except (OSError, ValueError):
-        return None
-    if stat.S_ISREG(mode):
-        return "file"
-    return "folder" if stat.S_ISDIR(mode) else "other"
+def is_file(path: str | Path) -> bool:
+    """Return whether there is such a file; False for what cannot be a path."""
+    return os.path.isfile(path)  # noqa: PTH113  # Path.is_file raises for long names
 
 
 def find_site_file(site_file: str | Path, checkout: Path | None) -> Path:
@@ -45,9 +38,8 @@ def find_site_file(site_file: str | Path, checkout: Path | None) -> Path:
         checkout: Scalewise's folder; None if unknown.
     """
     path = Path(site_file)
-    if checkout is None or kind_of(path) is not None or kind_of(checkout / path) != "file":
-        return path
-    return checkout / path
+    inside = checkout / path if checkout else path
+    return inside if is_file(inside) and not is_file(path) else path
 
 
 def site_file_problem(site_file: object) -> Problem | None:
@@ -60,5 +52,8 @@ def site_file_problem(site_file: object) -> Problem | None:
         return None
     if not isinstance(site_file, str):
         return Problem(("site",), f"Input should be the path of a site file (is {site_file!r})")
-    refusal = invalid_command(site_file)
-    return Problem(("site",), *refusal) if refusal else None
+    try:
+        plain_path(site_file)
+    except RefusedValueError as error:
+        return error.at(("site",))
+    return None

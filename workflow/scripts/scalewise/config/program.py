@@ -5,35 +5,13 @@ from __future__ import annotations
 import math
 import os
 import re
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    model_validator,
-)
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from scalewise.config.errors import did_you_mean, reject
-from scalewise.config.settings import (
-    AccumulationSteps,
-    BatchSizePerDevice,
-    Count,
-    CpusPerDevice,
-    GlobalBatchSize,
-    Launcher,
-    MeasuredSteps,
-    Scaling,
-    Seed,
-    Settings,
-    StrictModel,
-    WarmupSteps,
-    sweep_model,
-)
+from scalewise.config.errors import RefusedValueError, did_you_mean, shown
+from scalewise.config.paths import plain_path
+from scalewise.config.settings import SWEEPABLE, Count, Settings, SharedSettings, StrictModel, sweep_model
 from scalewise.config.templates import names_in
 
 ARGUMENT = "argument."
@@ -62,19 +40,12 @@ SEEN_SAMPLES = "seen"
 """Value of ``samples_per_step`` for the samples counted in the measured steps."""
 
 
-def _scalar(value: object) -> object:
-    if isinstance(value, bool):
-        word = str(value).lower()
-        raise reject(
-            f"is {word}, and programs spell that differently",
-            f'Write the word that the program takes, in quotes, such as "{word}".',
+def _word(value: object) -> object:
+    is_word = isinstance(value, (str, int, float)) and not isinstance(value, bool)
+    if not is_word or "\0" in str(value) or (isinstance(value, float) and not math.isfinite(value)):
+        raise RefusedValueError(
+            f"is {shown(value)}, no word of a command line", "Write it in quotes, as the program takes it."
         )
-    if not isinstance(value, (str, int, float)):
-        raise PydanticCustomError("string_type", "is not a word", {})
-    if isinstance(value, str) and "\0" in value:
-        raise reject(f"is {value!r}, and no command line holds a NUL", "Remove it.")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise reject(f"is {value}, not a finite number", f'Write the word that is meant, such as "{value}".')
     return value
 
 
@@ -82,11 +53,17 @@ def _in_home(path: str) -> str:
     return os.path.expanduser(path)  # noqa: PTH111  # Path removes the ./ that an option-like name needs
 
 
-HomePath = Annotated[str, AfterValidator(_in_home)]
+def _program(program: str) -> str:
+    return program if re.fullmatch(r"-m [\w.]+", program) else plain_path(_in_home(program))
+
+
+HomePath = Annotated[str, AfterValidator(_in_home), AfterValidator(plain_path)]
 """A path; a leading ``~`` or ``~user`` is a home folder."""
 
-Word = Annotated[str | int | float, BeforeValidator(_scalar)]
+Word = Annotated[str | int | float, BeforeValidator(_word)]
 """Text or a number, as a command line can hold it."""
+
+CustomName = Annotated[str, Field(pattern=f"^{CUSTOM_NAME}$")]
 
 Reading = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -105,15 +82,14 @@ class Metric(StrictModel):
     @model_validator(mode="after")
     def _check(self) -> Metric:
         if (self.at_most is None) == (self.at_least is None):
-            raise reject("needs one of at_most and at_least", "Write `at_most: 2.9` for a loss.")
-        example = "Put the number into parentheses, as in `val_loss=([-+0-9.eE]+)`."
+            raise RefusedValueError("needs one of at_most and at_least")
         try:
             groups = re.compile(self.pattern).groups
         except re.error as error:
-            text = f"has the pattern {self.pattern!r}, which is no regular expression ({error})"
-            raise reject(text, example) from error
+            raise RefusedValueError(f"has the pattern {self.pattern!r}: {error}") from error
         if groups != 1:
-            raise reject(f"has the pattern {self.pattern!r} with {groups} groups, not one", example)
+            text = f"has the pattern {self.pattern!r} with {groups} groups, not one"
+            raise RefusedValueError(text, "Write parentheses around the number: `val_loss=([-+0-9.eE]+)`.")
         return self
 
     def is_reached(self, value: float) -> bool:
@@ -133,20 +109,20 @@ def _command_in_home(words: list[Word]) -> list[Word]:
     return [_in_home(word) if isinstance(word, str) else word for word in words[:1]] + words[1:]
 
 
-class ProgramSettings(StrictModel):
+class ProgramSettings(SharedSettings):
     """Settings of one training by a user's program."""
 
-    program: HomePath = Field(json_schema_extra={"examples": ["train.py", "-m package.train"]})
+    program: Annotated[str, AfterValidator(_program)]
     """Your training: the path of a Python file, or `-m package.train` for a module. It is run as it is, once
     for each device, like with torchrun. An experiment with it has the keys of this table."""
     arguments: list[Word] = Field(default_factory=list)
-    """Words of its command line. No shell reads them. In braces: {devices}, {devices_per_node}, {nodes},
-    {batch_size_per_device}, {global_batch_size}, {accumulation_steps}, {seed}, {folder} (the run's own folder
-    for its output) and your own {argument.NAME}; arithmetic of whole numbers, as in {global_batch_size *
-    1024}, with + - * // and parentheses. A brace is {{ or }}. ${name} is passed as it is."""
-    argument: dict[str, Word] = Field(default_factory=dict)
+    """Words of its command line. No shell reads them. Names in braces are replaced: {devices},
+    {devices_per_node}, {nodes}, {batch_size_per_device}, {global_batch_size}, {accumulation_steps}, {seed},
+    {folder} (the run's own folder for its output) and your own {argument.NAME}. A brace is {{ or }}. ${name}
+    is passed as it is."""
+    argument: dict[CustomName, Word] = Field(default_factory=dict)
     """Values of {argument.NAME}. Swept as `sweep: {argument.NAME: [0.1, 0.2]}`."""
-    environment: dict[str, Word] = Field(default_factory=dict)
+    environment: dict[CustomName, Word] = Field(default_factory=dict)
     """Variables of its environment, with the same names in braces, with {rank}, {local_rank}, and with
     {node_rank}, {master_address}, {master_port}."""
     python: HomePath | None = None
@@ -156,10 +132,6 @@ class ProgramSettings(StrictModel):
     """The folder that the program runs in: its own relative paths, and a module of `-m package.train`, start
     there, and so do those of prepare. The paths of this table always start in the folder that snakemake runs
     in. Default: that folder."""
-    scaling: Scaling = "strong"
-    global_batch_size: GlobalBatchSize = None
-    batch_size_per_device: BatchSizePerDevice = None
-    accumulation_steps: AccumulationSteps = 1
     samples_per_step: Count | Literal["planned", "seen"] | None = None
     """Samples of one optimizer step over all devices, if Scalewise cannot count them: sequence-first batches,
     LBFGS, several loaders. planned: the samples that the batch size plans. A number equal to
@@ -179,8 +151,6 @@ class ProgramSettings(StrictModel):
     """What forward passes without gradients are, if Scalewise cannot decide it. training: a part of the
     training (rollouts, generated samples), whose time counts. evaluation: their time does not count. Default:
     decided by when they occur."""
-    steps: MeasuredSteps = None
-    warmup_steps: WarmupSteps = 10
     metric: Metric | None = None
     """What counts as trained, read from the program's output: the time to it is reported, and decides. Not
     together with steps."""
@@ -197,9 +167,6 @@ class ProgramSettings(StrictModel):
     """Files and folders whose change trains again, in addition to the program itself: its modules, its
     configuration, its data. A file of at most 1 MB counts by its content; a larger one, and each file of a
     folder, by name, size and time."""
-    cpus_per_device: CpusPerDevice = 1
-    launcher: Launcher = None
-    seed: Seed = 1
 
     rendezvous: ClassVar[Literal["tcp"]] = "tcp"
     """A program's ranks find each other by MASTER_ADDR and MASTER_PORT."""
@@ -242,33 +209,21 @@ AnySettings = Annotated[
 ]
 """Settings of a training: the built-in one or a user's program."""
 
-SWEEPABLE_PROGRAM_KEYS = (
-    *("python", "global_batch_size", "batch_size_per_device", "accumulation_steps", "warmup_steps"),
-    *("cpus_per_device", "launcher", "seed"),
-)
+SWEEPABLE_PROGRAM_KEYS = (*(key for key in SWEEPABLE if key in SharedSettings.model_fields), "python")
+"""Keys of a program that may stand under ``sweep``."""
 
 
 def _custom_value_name(key: str) -> str:
-    if not key.startswith(ARGUMENT):
-        raise reject(
-            "is not a key of a program's training that can be swept",
-            f"{did_you_mean(key, SWEEPABLE_PROGRAM_KEYS)} A custom value is swept as `{ARGUMENT}NAME`.",
-        )
-    if not re.fullmatch(CUSTOM_NAME, key.removeprefix(ARGUMENT)):
-        raise reject("is not a name", f"Use letters, digits and _, as in `{ARGUMENT}lr`.")
+    if not re.fullmatch(rf"argument\.{CUSTOM_NAME}", key):
+        fix = did_you_mean(key, SWEEPABLE_PROGRAM_KEYS)
+        raise RefusedValueError(f"is neither `{ARGUMENT}NAME` nor a key of a program that can be swept", fix)
     return key
 
 
-class _CustomValues(StrictModel):
+class ProgramSweep(sweep_model(ProgramSettings, SWEEPABLE_PROGRAM_KEYS)):  # type: ignore[misc]
     """Options to combine, each with a list of values: ``argument.NAME``, or a key of the training."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[
         Annotated[str, AfterValidator(_custom_value_name)], Annotated[list[Word], Field(min_length=1)]
     ]
-
-
-if TYPE_CHECKING:
-    ProgramSweep = _CustomValues
-else:
-    ProgramSweep = sweep_model("ProgramSweep", ProgramSettings, SWEEPABLE_PROGRAM_KEYS, base=_CustomValues)

@@ -21,8 +21,7 @@ from scalewise.config.experiment import (
 )
 from scalewise.config.program import CUSTOM_NAME, SWEEPABLE_PROGRAM_KEYS, ProgramSweep
 from scalewise.config.settings import SWEEPABLE, StrictModel
-from scalewise.config.site import NodeFacts, PartitionFacts, SiteFile
-from scalewise.config.slurm import Slurm
+from scalewise.config.site import Partition, SiteFile
 
 
 class StudyFile(StrictModel):
@@ -38,28 +37,27 @@ def study_schema() -> dict[str, Any]:
     """Make the JSON Schema of the YAML. No key is required, because ``defaults`` may give any."""
     schema = _schema_of(StudyFile)
     definitions = schema["$defs"]
-    for name in (Experiment.__name__, ProgramExperiment.__name__):
-        definitions[name].pop("required", None)
+    builtin, programs = (definitions[kind.__name__] for kind in (Experiment, ProgramExperiment))
+    for kind in (builtin, programs):
+        del kind["required"]
     sweep = definitions[ProgramSweep.__name__]
     sweep["patternProperties"] = {rf"^argument\.{CUSTOM_NAME}$": sweep["additionalProperties"]}
     sweep["additionalProperties"] = False
-    programs, builtin = (definitions[kind.__name__]["properties"] for kind in (ProgramExperiment, Experiment))
-    programs["argument"]["propertyNames"] = {"pattern": f"^{CUSTOM_NAME}$"}
-    # defaults may give keys that only some of the experiments take
-    both = {
-        key: _either(builtin[key], programs[key]) if key in builtin and key in programs else value
-        for key, value in (programs | builtin).items()
-    }
+    # defaults may give keys that only some of the experiments take, and keys that differ between them
+    defaults = programs["properties"] | builtin["properties"]
+    for key in programs["properties"].keys() & builtin["properties"].keys():
+        kinds = [kind["properties"][key] for kind in (builtin, programs)]
+        if kinds[0] != kinds[1]:
+            defaults[key] = {"description": kinds[0]["description"], "anyOf": kinds}
     schema["properties"] = {
         "defaults": {
             "type": "object",
             "description": "Values for every experiment that has the key and gives no other value.",
-            "properties": both,
+            "properties": defaults,
             "additionalProperties": False,
         },
         "experiments": schema["properties"]["experiments"]
         | {"propertyNames": {"pattern": EXPERIMENT_NAME, "maxLength": MAX_EXPERIMENT_NAME}},
-        # further keys are possible: --config and other tools may add some
         "site": {"type": "string", "description": "Path of the site file; the profile sets it."},
     }
     return schema
@@ -67,21 +65,17 @@ def study_schema() -> dict[str, Any]:
 
 def site_schema() -> dict[str, Any]:
     """Make the JSON Schema of a site file."""
-    return _schema_of(SiteFile)
-
-
-def _either(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Make the schema of a key that has another type in each of two kinds of experiments."""
-    kinds = [{key: value for key, value in each.items() if key != "description"} for each in (one, other)]
-    return one if kinds[0] == kinds[1] else {"description": one["description"], "anyOf": kinds}
+    schema = _schema_of(SiteFile)
+    for key in schema["$defs"][Partition.__name__]["properties"].values():
+        key.pop("default", None)  # that of the site
+    return schema
 
 
 def _schema_of(model: type[BaseModel]) -> dict[str, Any]:
     """Make the JSON Schema of a model."""
     schema = model.model_json_schema(schema_generator=_Described)
     _drop_nulls(schema)
-    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    return schema
+    return schema | {"$schema": "https://json-schema.org/draft/2020-12/schema"}
 
 
 class _Described(GenerateJsonSchema):
@@ -100,7 +94,7 @@ class _Described(GenerateJsonSchema):
 
 def _descriptions(model: type[Any]) -> Iterator[tuple[str, str]]:
     """Yield the keys of a model that have a docstring, and this."""
-    for kind in (NodeFacts, Slurm) if model is PartitionFacts else model.__mro__:
+    for kind in model.__mro__:
         # a model that was made of another one has no source
         with suppress(OSError, TypeError):
             (written,) = ast.parse(inspect.getsource(kind)).body
@@ -113,23 +107,22 @@ def _descriptions(model: type[Any]) -> Iterator[tuple[str, str]]:
 
 def _drop_nulls(node: Any) -> None:
     """Remove breaks of lines, and the null branches of optional keys: a key without a value is an error."""
-    if isinstance(node, dict):
-        if isinstance(node.get("description"), str):
-            node["description"] = " ".join(node["description"].split())
-        if "anyOf" in node:
-            branches = [branch for branch in node["anyOf"] if branch != {"type": "null"}]
-            if len(branches) == 1:
-                del node["anyOf"]
-                node.update(branches[0])
-            else:
-                node["anyOf"] = branches
-        if node.get("default", ...) is None:
-            del node["default"]
-        for value in node.values():
-            _drop_nulls(value)
-    elif isinstance(node, list):
+    if isinstance(node, list):
         for value in node:
             _drop_nulls(value)
+    if not isinstance(node, dict):
+        return
+    if isinstance(node.get("description"), str):
+        node["description"] = " ".join(node["description"].split())
+    branches = [branch for branch in node.pop("anyOf", []) if branch != {"type": "null"}]
+    if len(branches) == 1:
+        node.update(branches[0])
+    elif branches:
+        node["anyOf"] = branches
+    if node.get("default", ...) is None:
+        del node["default"]
+    for value in node.values():
+        _drop_nulls(value)
 
 
 # --- the tables of config/README.md ------------------------------------------------------------------
@@ -145,12 +138,12 @@ SITE_MARKERS = (f"<!-- site keys: {ORIGIN}/site.py and slurm.py -->", "<!-- end 
 
 def configuration_reference(text: str) -> str:
     """Replace the tables between the markers of a text."""
-    experiment = study_schema()["$defs"]
-    text = _between(text, STUDY_MARKERS, _study_table(experiment, "Experiment", SWEEPABLE))
-    table = _study_table(experiment, "ProgramExperiment", SWEEPABLE_PROGRAM_KEYS, other="Experiment")
-    text = _between(text, PROGRAM_MARKERS, table)
-    schema = site_schema()
-    return _between(text, SITE_MARKERS, _file_table(schema["properties"], schema["$defs"]))
+    study, site = study_schema()["$defs"], site_schema()
+    builtin, programs = (study[kind.__name__]["properties"] for kind in (Experiment, ProgramExperiment))
+    own = {key: schema for key, schema in programs.items() if builtin.get(key) != schema}
+    text = _between(text, STUDY_MARKERS, _table(builtin, study, SWEEPABLE))
+    text = _between(text, PROGRAM_MARKERS, _table(own, study, SWEEPABLE_PROGRAM_KEYS))
+    return _between(text, SITE_MARKERS, _table(site["properties"], site["$defs"]))
 
 
 def _between(text: str, markers: tuple[str, str], table: str) -> str:
@@ -160,41 +153,23 @@ def _between(text: str, markers: tuple[str, str], table: str) -> str:
     return f"{head}{begin}\n\n{table}\n{end}{foot}"
 
 
-def _study_table(
-    definitions: dict[str, Any], model: str, sweepable: Collection[str], other: str | None = None
-) -> str:
-    """Make a row for each key of a model, without those that are the same in another model."""
-    elsewhere = definitions[other]["properties"] if other is not None else {}
-    rows = ["| key | type | default | sweep | meaning |", "|---|---|---|---|---|"]
-    for key, schema in definitions[model]["properties"].items():
-        if elsewhere.get(key) == schema:
-            continue
-        swept = "yes" if key in sweepable else ""
-        meaning = schema.get("description", "")
-        rows.append(f"| `{key}` | {_type(schema)} | {_default(schema)} | {swept} | {meaning} |")
-        branches = [schema, *schema.get("anyOf", [])]
-        nested = next((branch["$ref"] for branch in branches if "$ref" in branch), "").rsplit("/", 1)[-1]
-        if nested and not nested.endswith("Sweep"):
-            for inner, inner_schema in definitions[nested]["properties"].items():
-                rows.append(
-                    f"| `{key}.{inner}` | {_type(inner_schema)} | {_default(inner_schema)} |  | "
-                    f"{inner_schema.get('description', '')} |"
-                )
-    return "\n".join(rows) + "\n"
-
-
-def _file_table(properties: dict[str, Any], definitions: dict[str, Any]) -> str:
-    rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
+def _table(keys: dict[str, Any], definitions: dict[str, Any], sweepable: Collection[str] = ()) -> str:
+    """Make a row for each key, and for each key within it."""
+    swept = ("sweep",) if sweepable else ()
+    header = ("key", "type", "default", *swept, "meaning")
+    rows = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
 
     def add(prefix: str, keys: dict[str, Any]) -> None:
         for key, schema in keys.items():
-            meaning = schema.get("description", "")
-            rows.append(f"| `{prefix}{key}` | {_type(schema)} | {_default(schema)} | {meaning} |")
-            reference = schema.get("$ref") or schema.get("items", {}).get("$ref", "")
-            if nested := reference.rsplit("/", 1)[-1]:
-                add(f"{prefix}{key}.", definitions[nested]["properties"])
+            swept_too = ("yes" if key in sweepable and not prefix else "",) if sweepable else ()
+            cells = (f"`{prefix}{key}`", _type(schema), _default(schema), *swept_too, schema["description"])
+            rows.append(f"| {' | '.join(cells)} |")
+            for branch in (schema, *schema.get("anyOf", [])):
+                nested = branch.get("$ref", "").rpartition("/")[2]
+                if nested and not nested.endswith("Sweep"):
+                    add(f"{prefix}{key}.", definitions[nested]["properties"])
 
-    add("", properties)
+    add("", keys)
     return "\n".join(rows) + "\n"
 
 
@@ -205,32 +180,17 @@ def _type(schema: dict[str, Any]) -> str:
         return f"`{schema['const']}`"
     if branches := schema.get("anyOf"):
         return " or ".join(_type(branch) for branch in branches)
-    if schema.get("type") == "array":
+    kind = schema.get("type", "object")
+    if kind == "array":
         return f"list of {_type(schema['items'])}"
-    names = {
-        "integer": "whole number",
-        "boolean": "true or false",
-        "object": "mapping",
-        "string": "text",
-    }
-    kind = names.get(schema.get("type", "object"), schema.get("type", "mapping"))
-    limits = [
-        f"{sign} {schema[key]}"
-        for key, sign in (
-            ("exclusiveMinimum", ">"),
-            ("minimum", ">="),
-            ("exclusiveMaximum", "<"),
-            ("maximum", "<="),
-        )
-        if key in schema
-    ]
-    return f"{kind} {', '.join(limits)}".strip()
+    names = {"integer": "whole number", "boolean": "true or false", "object": "mapping", "string": "text"}
+    signs = {"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="}
+    limits = [f"{sign} {schema[key]}" for key, sign in signs.items() if key in schema]
+    return f"{names.get(kind, kind)} {', '.join(limits)}".strip()
 
 
 def _default(schema: dict[str, Any]) -> str:
-    if "default" not in schema:
-        return ""
-    value = schema["default"]
+    value = schema.get("default", "")
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
-    return f"`{value}`" if value not in ("", None) else ""
+    return f"`{value}`" if value != "" else ""

@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from types import NoneType
-from typing import Annotated, Any, Literal, get_args
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    TypeAdapter,
-    create_model,
-    model_serializer,
-)
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 LauncherName = Literal["srun", "popen", "torchrun", "spawn"]
 """The programs that start the ranks of a run; popen is the run's own supervisor."""
@@ -27,8 +17,6 @@ Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Memory = Annotated[float, Field(ge=0.001, le=1e6, allow_inf_nan=False)]
 """GB of one node, from a megabyte, Slurm's unit, to a petabyte, more than any node has."""
 
-MAX_SEED = 2**31 - 1
-
 
 class StrictModel(BaseModel):
     """Model that refuses unknown keys and converts nothing: ``"4"`` is not 4."""
@@ -36,98 +24,38 @@ class StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 
-class ShortForm(StrictModel):
-    """A mapping that may be written as one value; files hold the shortest form."""
+class SharedSettings(StrictModel):
+    """Settings of one training, whichever program trains."""
 
-    @property
-    def short(self) -> object:
-        """The one value; None if only the mapping is complete."""
-        raise NotImplementedError
-
-    @model_serializer(mode="wrap")
-    def _write(self, write_mapping: SerializerFunctionWrapHandler) -> Any:
-        return write_mapping(self) if self.short is None else self.short
-
-
-def short_form(kind: Any, model: type[ShortForm], read: Callable[[Any], ShortForm]) -> BeforeValidator:
-    """Accept one value in place of a model's mapping, so that readers know one type.
-
-    Args:
-        kind: Type of the value.
-        model: The annotated model.
-        read: Makes the model from the value.
-    """
-    of_kind: TypeAdapter[Any] = TypeAdapter(kind, config=ConfigDict(strict=True, defer_build=True))
-
-    def to_model(value: object) -> object:
-        return value if isinstance(value, (dict, model)) else read(of_kind.validate_python(value))
-
-    return BeforeValidator(to_model, json_schema_input_type=kind | model)
-
-
-Scaling = Annotated[
-    Literal["strong", "weak"],
-    Field(description="strong: global_batch_size stays as devices grow. weak: batch_size_per_device stays."),
-]
-GlobalBatchSize = Annotated[
-    Count | None,
-    Field(description="Samples of one optimizer step over all devices. For strong scaling."),
-]
-BatchSizePerDevice = Annotated[
-    Count | None, Field(description="Samples of one forward pass on one device. For weak scaling.")
-]
-AccumulationSteps = Annotated[
-    Count,
-    Field(
-        description="Micro-batches (forward and backward passes) of one optimizer step; gradients are "
-        "exchanged only in the last of them."
-    ),
-]
-CpusPerDevice = Annotated[
-    Count,
-    Field(
-        description="CPUs, and so threads, of each rank, and processes of the workers loader. Sweep it if "
-        "CPU work may be the limit."
-    ),
-]
-Launcher = Annotated[
-    LauncherName | None,
-    Field(
-        description="What starts the ranks. srun: one task a device. popen: one process a device, no agent "
-        "between, on one machine. torchrun: one agent a node. spawn: torch.multiprocessing, one process a "
-        "node. Default: the site's."
-    ),
-]
-WarmupSteps = Annotated[
-    int,
-    Field(
-        ge=0,
-        description="First steps that are excluded from the throughput; they train nevertheless. Raise it "
-        "if the first epochs are slower.",
-    ),
-]
-Seed = Annotated[
-    int,
-    Field(ge=0, le=MAX_SEED, description="Seed of the first repeat; each further repeat adds one."),
-]
+    scaling: Literal["strong", "weak"] = "strong"
+    """strong: global_batch_size stays as devices grow. weak: batch_size_per_device stays."""
+    global_batch_size: Count | None = None
+    """Samples of one optimizer step over all devices. For strong scaling."""
+    batch_size_per_device: Count | None = None
+    """Samples of one forward pass on one device. For weak scaling."""
+    accumulation_steps: Count = 1
+    """Micro-batches (forward and backward passes) of one optimizer step; gradients are exchanged only in the
+    last of them."""
+    steps: Count | None = None
+    """End the training after this many optimizer steps beyond warmup_steps, which are measured: throughput
+    needs no whole epoch. The built-in training evaluates nothing then, and its schedule is that of all
+    epochs. Default: to its own end. Not together with target, metric or limits of a whole run."""
+    warmup_steps: Annotated[int, Field(ge=0)] = 10
+    """First steps that are excluded from the throughput; they train nevertheless. Raise it if the first
+    epochs are slower."""
+    cpus_per_device: Count = 1
+    """CPUs, and so threads, of each rank, and processes of the workers loader. Sweep it if CPU work may be
+    the limit."""
+    launcher: LauncherName | None = None
+    """What starts the ranks. srun: one task a device. popen: one process a device, no agent between, on one
+    machine. torchrun: one agent a node. spawn: torch.multiprocessing, one process a node. Default: the
+    site's."""
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
+    """Seed of the first repeat; each further repeat adds one."""
 
 
-MeasuredSteps = Annotated[
-    Count | None,
-    Field(
-        description="End the training after this many optimizer steps beyond warmup_steps, which are "
-        "measured: throughput needs no whole epoch. The built-in training evaluates nothing then, and its "
-        "schedule is that of all epochs. Default: to its own end. Not together with target, metric or limits "
-        "of a whole run."
-    ),
-]
-
-
-class Settings(StrictModel):
-    """Settings of one built-in training.
-
-    Every key may stand under ``sweep`` as a list, except ``scaling`` and ``steps``.
-    """
+class Settings(SharedSettings):
+    """Settings of one built-in training."""
 
     dataset: str = Field(json_schema_extra={"examples": ["digits", "cifar10", "synthetic-3x32x32"]})
     """digits, mnist, cifar10, cifar100, or synthetic-3x32x32-100classes-50000samples: random images of any
@@ -138,14 +66,9 @@ class Settings(StrictModel):
     model: str = Field(json_schema_extra={"examples": ["digits_cnn", "resnet18"]})
     """The network to train: linear, digits_cnn, mnist_cnn, resnet18, wide_resnet, wrn-28-10 (depth, widening)
     or transformer-25M (parameters). Train your own model with a program."""
-    scaling: Scaling = "strong"
-    global_batch_size: GlobalBatchSize = None
-    batch_size_per_device: BatchSizePerDevice = None
-    accumulation_steps: AccumulationSteps = 1
     epochs: Count = 10
     """Passes over the training data. Throughput needs few, time to accuracy enough to reach the target. With
     steps they only shape the schedule."""
-    steps: MeasuredSteps = None
     stop_at_accuracy: Fraction | None = None
     """End the training once the test accuracy has been at least this, 0.69 for 69 %, in stop_patience_epochs
     epochs in a row. Default: train all epochs."""
@@ -188,17 +111,11 @@ class Settings(StrictModel):
     """Size in MiB of the buckets in which gradients are exchanged. Default: torch's, 25."""
     communication_hook: Literal["none", "fp16", "bf16"] = "none"
     """Compresses gradients to 16 bits on their way between devices."""
-    cpus_per_device: CpusPerDevice = 1
-    launcher: Launcher = None
     rendezvous: Literal["tcp", "file"] = "tcp"
     """How ranks find each other. tcp: at a free port of rank 0. file: in a file of the run's folder, if the
     network between nodes prevents that."""
-    warmup_steps: WarmupSteps = 10
-    deterministic: bool = False
-    """Use only deterministic algorithms, which may be slower: equal seeds, equal weights."""
     save_model: bool = False
     """Keep the trained weights in the run's folder, as model.safetensors."""
-    seed: Seed = 1
 
     @property
     def last_step(self) -> int | None:
@@ -207,46 +124,15 @@ class Settings(StrictModel):
 
 
 SWEEPABLE = tuple(key for key in Settings.model_fields if key not in {"scaling", "steps"})
-
-DEFAULT = "default"
-"""Value of a swept key that means no value; as a word, it reads well in a run's name."""
-
-SWEEPABLE_WITH_DEFAULT = ("image_size", "stop_at_accuracy", "bucket_cap_mb", "launcher")
-"""Keys whose default cannot be written as a value."""
+"""Keys of the built-in training that may stand under ``sweep``."""
 
 
-def sweep_model(
-    name: str,
-    settings: type[StrictModel],
-    keys: Iterable[str],
-    with_default: Collection[str] = (),
-    base: type[StrictModel] = StrictModel,
-) -> type[StrictModel]:
-    """Make the model of ``sweep``: a list of values for each key that may be swept.
-
-    Args:
-        name: Name of the new model.
-        settings: The model that has the keys.
-        keys: Keys that may be swept.
-        with_default: Keys that may have the word default as a value.
-        base: A model with further keys.
-    """
+def sweep_model(settings: type[StrictModel], keys: Iterable[str]) -> type[StrictModel]:
+    """Make a model with a list of values for each of these keys."""
     fields: dict[str, Any] = {}
     for key in keys:
         info = settings.model_fields[key]
-        # in a list, the word default stands for None
-        element: Any = info.annotation
-        if NoneType in get_args(element):
-            (element,) = (kind for kind in get_args(element) if kind is not NoneType)
-        if info.metadata:
-            element = Annotated[element, *info.metadata]
-        description = f"Values of {key} to try."
-        if key in with_default:
-            element = element | Literal["default"]
-            description += " default: as without the key."
-        fields[key] = (
-            Annotated[list[element], Field(min_length=1)] | None,
-            Field(None, description=description),
-        )
-    about = base.__doc__ if base is not StrictModel else "Options to combine, each with a list of values."
-    return create_model(name, __base__=base, __doc__=about, **fields)
+        value: Any = Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
+        values = Annotated[list[value], Field(min_length=1)] | None
+        fields[key] = (values, Field(None, description=f"Values of {key} to try."))
+    return create_model("Sweep", __base__=StrictModel, **fields)

@@ -63,67 +63,30 @@ def shape_for(devices: int | str, *, devices_per_node: int, max_nodes: int) -> S
         RefusedValueError: the count does not fill its nodes, or exceeds the site.
     """
     if isinstance(devices, str):
-        shape = _parse(devices)
-        if shape.devices_per_node > devices_per_node:
-            raise RefusedValueError(
-                f"is {devices!r}, but a node of this site has {count_devices(devices_per_node)}",
-                f"Use at most {devices_per_node} after the x.",
-            )
-        if shape.nodes > 1 and shape.devices_per_node == 1 and devices_per_node > 1:
-            raise RefusedValueError(
-                f"is {devices!r}: one device on each of {shape.nodes} nodes that have "
-                f"{devices_per_node} each",
-                f"Use {shape.world_size}; a node is filled before a second one is taken.",
-            )
+        if not _SHAPE.fullmatch(devices):
+            text = f"is {devices!r}, neither a number of devices nor nodes x devices per node"
+            raise RefusedValueError(text, 'Write 4 or "2x2".')
+        shape = Shape.parse(devices)
     else:
-        most = max_nodes * devices_per_node
-        if devices > most:
-            nodes = count_devices(max_nodes, "node")
-            raise RefusedValueError(
-                f"is {devices}, but a run may take {nodes} of {count_devices(devices_per_node)} here",
-                f"Use at most {most}.",
-            )
-        shape = fill(devices, devices_per_node)
-    if shape.nodes > max_nodes:
+        nodes = max(-(-devices // devices_per_node), 1)
+        shape = Shape(nodes, devices if nodes == 1 else devices_per_node)
+    if not (0 < shape.nodes <= max_nodes and 0 < shape.devices_per_node <= devices_per_node):
         raise RefusedValueError(
-            f"is {devices!r}, but a run may take {count_devices(max_nodes, 'node')} here",
-            f"Use at most {max_nodes} before the x.",
+            f"is {devices!r}, but a run may take {count_devices(max_nodes, 'node')} of "
+            f"{count_devices(devices_per_node)} here",
+            f"Use 1 to {max_nodes * devices_per_node}.",
         )
-    return shape
-
-
-def _parse(text: str) -> Shape:
-    match = _SHAPE.fullmatch(text)
-    if match is None or not int(match[1]) or not int(match[2]):
-        fix = f"Write {text} without quotes." if re.fullmatch("[0-9]{1,9}", text) else 'Write 4 or "2x2".'
-        raise RefusedValueError(f"is {text!r}, neither a number of devices nor nodes x devices per node", fix)
-    return Shape.parse(text)
-
-
-def fill(devices: int, devices_per_node: int) -> Shape:
-    """Return the shape of a device count that fills its nodes.
-
-    Args:
-        devices: Number of devices over all nodes.
-        devices_per_node: Devices of each of the site's nodes.
-
-    Raises:
-        RefusedValueError: The count does not fill its nodes.
-    """
-    if devices < 1:
-        raise RefusedValueError(f"is {devices}, but a run needs at least 1 device", "Use 1 or more.")
-    if devices <= devices_per_node:
-        return Shape(1, devices)
-    nodes, rest = divmod(devices, devices_per_node)
-    if rest:
-        below, above = nodes * devices_per_node, (nodes + 1) * devices_per_node
-        spread, odd = divmod(devices, nodes + 1)
-        force = f', or force the shape "{nodes + 1}x{spread}"' if spread > 1 and not odd else ""
+    if isinstance(devices, int) and shape.world_size != devices:
         raise RefusedValueError(
             f"is {devices}, which leaves a node partly empty at {devices_per_node} devices per node",
-            f"Use {below} or {above}{force}.",
+            f"Use {shape.world_size - devices_per_node} or {shape.world_size}.",
         )
-    return Shape(nodes, devices_per_node)
+    if shape.nodes > 1 and shape.devices_per_node == 1 < devices_per_node:
+        raise RefusedValueError(
+            f"is {devices!r}: one device on each of {shape.nodes} nodes of {devices_per_node}",
+            f"Use {shape.world_size}; a node is filled before a second one is taken.",
+        )
+    return shape
 
 
 def device_noun(accelerator: str) -> str:

@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, create_model
+from pydantic import ConfigDict, Field
 
 from scalewise.config.settings import Count, LauncherName, Memory, StrictModel
 from scalewise.config.shape import Shape
@@ -85,21 +85,8 @@ class NodeFacts(StrictModel):
     by cost."""
 
 
-def _partition_facts() -> type[StrictModel]:
-    """Make the model of a partition's facts: each key may be given, and none has a default."""
-    fields: dict[str, Any] = {}
-    for model in (NodeFacts, Slurm):
-        for key, info in model.model_fields.items():
-            value: Any = Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
-            fields[key] = (value | None, None)
-    about = "Facts of one partition that differ from the site's; keys of `slurm` stand among the others."
-    return create_model("PartitionFacts", __base__=StrictModel, __doc__=about, **fields)
-
-
-if TYPE_CHECKING:
-    PartitionFacts = StrictModel
-else:
-    PartitionFacts = _partition_facts()
+class Partition(NodeFacts, Slurm):
+    """Facts of one partition that differ from the site's; keys of `slurm` stand among the others."""
 
 
 class SiteFile(NodeFacts):
@@ -109,11 +96,10 @@ class SiteFile(NodeFacts):
 
     slurm: Slurm | None = None
     """The cluster's scheduler; without it, one machine."""
-    partitions: Annotated[dict[PartitionName, PartitionFacts], Field(min_length=1)] | None = None
+    partitions: Annotated[dict[PartitionName, Partition], Field(min_length=1)] | None = None
     """Kinds of nodes that a study compares, by names of your choice, each with the facts that differ there:
-    keys of this table, and those of `slurm`. An experiment says which it runs on."""
-    default_partition: PartitionName | None = None
-    """The one of them for experiments that name none."""
+    keys of this table, and those of `slurm`. An experiment says which it runs on; one that does not runs on
+    the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,9 +174,8 @@ class Site:
     @property
     def longest_minutes(self) -> int | None:
         """Whole minutes that a job may take; None if unknown."""
-        if self.slurm is None or self.slurm.longest_walltime is None:
-            return None
-        seconds = duration_seconds(self.slurm.longest_walltime)
+        longest = self.slurm.longest_walltime if self.slurm else None
+        seconds = duration_seconds(longest) if longest else None
         return None if seconds is None else seconds // 60
 
 
@@ -214,14 +199,14 @@ def facts_of_partition(values: Mapping[str, Any], partition: str) -> dict[str, A
         values: Content of the site file, with ``partitions``.
         partition: Name of one of them.
     """
-    own, entries = values["partitions"][partition], values["partitions"].values()
-    of_slurm = {key: value for key, value in own.items() if key in Slurm.model_fields}
-    facts = {**values, **own}
+    partitions = values["partitions"]
+    slurm = {key: value for key, value in partitions[partition].items() if key in Slurm.model_fields}
+    facts = {**values, **partitions[partition]}
+    for key in ("partitions", *slurm):
+        del facts[key]
     # with a fact of Slurm in one partition, all of them have Slurm
-    if "slurm" in values or any(key in Slurm.model_fields for entry in entries for key in entry):
-        facts["slurm"] = {**values.get("slurm", {}), **of_slurm}
-    for key in ("partitions", "default_partition", *of_slurm):
-        facts.pop(key, None)
+    if "slurm" in values or any(Slurm.model_fields.keys() & each for each in partitions.values()):
+        facts["slurm"] = {**values.get("slurm", {}), **slurm}
     return facts
 
 
@@ -233,17 +218,14 @@ def resolve_site(facts: SiteFile, partition: str = "") -> Site:
         partition: The partition; empty for a site without partitions.
     """
     cpus = available_cpus() if facts.cpus_per_node == "auto" else facts.cpus_per_node
-    gpus = visible_gpus()
-    # a single GPU leaves nothing to scale to, and the shipped study must run on such a machine, too
-    default: Accelerator = "cuda" if gpus > 1 else "cpu"
-    accelerator = default if facts.accelerator == "auto" else facts.accelerator
-    if facts.devices_per_node != "auto":
-        devices = facts.devices_per_node
-    elif accelerator == "cuda":
-        devices = max(gpus, 1)
-    else:
-        devices = cpus
-    unused = gpus if facts.accelerator == "auto" and accelerator == "cpu" else 0
+    gpus, unused = visible_gpus(), 0
+    accelerator = facts.accelerator
+    if accelerator == "auto":
+        # a single GPU leaves nothing to scale to, and the shipped study must run on such a machine, too
+        accelerator = "cuda" if gpus > 1 else "cpu"
+        unused = gpus if accelerator == "cpu" else 0
+    automatic = max(gpus, 1) if accelerator == "cuda" else cpus
+    devices = automatic if facts.devices_per_node == "auto" else facts.devices_per_node
     return Site(accelerator, devices, cpus, facts.max_nodes, facts, unused, partition)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from scalewise.config.errors import reject
+from scalewise.config.errors import RefusedValueError
 from scalewise.config.settings import Count, StrictModel
 
 _PLACEHOLDER = re.compile(r"[<>]|XXX|\byour[_-]|CHANGE[_-]?ME")
@@ -17,29 +17,15 @@ _OPTION = re.compile(r"--([a-z][a-z0-9-]*)(=.+)?")
 NO_GPU_REQUEST = "none"
 """The value of ``gpu_type`` with which jobs request no GPUs."""
 
-_SHAPE = "set devices in the experiment"
-_CPUS = "set cpus_per_device in the experiment"
-_GPUS = "set devices in the experiment, and gpu_type in the site file"
-_MEMORY = "set memory_gb in the experiment, or memory_gb_per_node in the site file"
-_PLUGIN = "the executor plugin sets it"
-
 MANAGED_BY_SBATCH = {
-    "account": "set slurm.account",
-    "partition": "set slurm.partition",
-    "exclusive": "set slurm.exclusive",
-    "signal": "the run sets it",
-    "time": "set runtime_minutes in the experiment",
-    **dict.fromkeys(("cluster", "clusters"), "set the variable SLURM_CLUSTERS before snakemake"),
-    **dict.fromkeys(("nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "tasks-per-node"), _SHAPE),
-    **dict.fromkeys(("cpus-per-task", "cpus-per-gpu"), _CPUS),
-    **dict.fromkeys(("gres", "gpus", "gpus-per-node", "gpus-per-task"), _GPUS),
-    **dict.fromkeys(("mem", "mem-per-cpu", "mem-per-gpu"), _MEMORY),
-    **dict.fromkeys(("job-name", "comment", "output", "error", "parsable", "wrap", "export"), _PLUGIN),
-    **dict.fromkeys(("export-file", "workdir", "chdir", "requeue", "no-requeue"), _PLUGIN),
-    **dict.fromkeys(("array", "het-group", "wait", "hold", "test-only"), "a run is one job"),
-    **dict.fromkeys(("oversubscribe", "share"), "set slurm.exclusive"),
+    *("account", "partition", "cluster", "clusters", "exclusive", "oversubscribe", "share", "time", "signal"),
+    *("nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "tasks-per-node"),
+    *("cpus-per-task", "cpus-per-gpu", "mem", "mem-per-cpu", "mem-per-gpu"),
+    *("gres", "gpus", "gpus-per-node", "gpus-per-task", "array", "het-group", "wait", "hold", "test-only"),
+    *("job-name", "comment", "output", "error", "parsable", "wrap", "export", "export-file"),
+    *("workdir", "chdir", "requeue", "no-requeue"),
 }
-"""Options of sbatch that follow from the run, another key or the executor plugin, and what to do instead."""
+"""Options of sbatch that follow from the run, from another key or from the executor plugin."""
 
 RESOURCES_OF_OPTIONS = ("qos", "constraint")
 """Options in ``extra`` that the executor plugin takes as resources of these names only."""
@@ -47,11 +33,8 @@ RESOURCES_OF_OPTIONS = ("qos", "constraint")
 
 def _no_placeholder(value: object) -> object:
     if isinstance(value, str) and _PLACEHOLDER.search(value):
-        raise reject(
-            f"is {value!r}, a placeholder",
-            "Write your own, leave the key out, or have `python workflow/scripts/cli.py site` write the "
-            "file. On one machine use --profile profiles/local.",
-        )
+        fix = "Write your own, or have `python workflow/scripts/cli.py site` write the file."
+        raise RefusedValueError(f"is {value!r}, a placeholder", fix)
     return value
 
 
@@ -68,29 +51,16 @@ def duration_seconds(text: str) -> int | None:
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
-def _plain_to_plugin(value: str) -> str:
-    """Refuse text in which the executor plugin would find one of its options: it searches all of the text."""
-    if "-J" in value or re.search(r"-[DAopencCtN](\s|$)", value) or re.search(r"[=\s]--", value):
-        raise reject(
-            f"is {value!r}, which the executor plugin takes for one of its options", "Use other words."
-        )
-    return value
-
-
 def _sbatch_option(value: str) -> str:
     """Refuse what is no long option, and one that contradicts what a run requests itself."""
     match = _OPTION.fullmatch(value)
-    if match is None:
-        raise reject(f"is {value!r}, not one long option", 'Write each option of sbatch as "--name=value".')
-    name = match[1]
+    if match is None or (match[1] in RESOURCES_OF_OPTIONS and match[2] is None):
+        raise RefusedValueError(f"is {value!r}, not one long option", 'Write "--name=value".')
     # Slurm accepts abbreviated options
-    if known := next((each for each in MANAGED_BY_SBATCH if each.startswith(name)), None):
-        instead = MANAGED_BY_SBATCH[name if name in MANAGED_BY_SBATCH else known]
-        text = f"is {value!r}, but --{name} follows from the run and from the other keys"
-        raise reject(text, f"Remove it: {instead}.")
-    if name in RESOURCES_OF_OPTIONS and match[2] is None:
-        raise reject(f"is {value!r}, without a value", f'Write "--{name}=VALUE".')
-    return _plain_to_plugin(value)
+    if any(option.startswith(match[1]) for option in MANAGED_BY_SBATCH):
+        text = f"is {value!r}, but --{match[1]} follows from the run and from the other keys"
+        raise RefusedValueError(text, "Remove it.")
+    return value
 
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$"), Filled]

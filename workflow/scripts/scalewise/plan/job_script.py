@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 from scalewise.config.catalog.program_files import program_command, program_files
 from scalewise.config.program import ARGUMENT, FOLDER, ProgramSettings
 from scalewise.config.settings import Settings
-from scalewise.config.templates import fill_in, names_in, parts
+from scalewise.config.templates import parts
 from scalewise.plan.launch import (
     SiteLaunch,
     site_command,
@@ -194,16 +193,10 @@ def _command(run: RunDefinition, program: ProgramSettings, python: str) -> str:
 def _shell_word(template: str, values: Mapping[str, object]) -> str:
     """Return a word as text of the shell, which adds the values that only the job has."""
     text = ""
-    for plain, inner in parts(template):
-        if inner is None:
-            text += shlex.quote(plain) if plain else ""
-        elif inner in _SHELL_VALUES:
-            text += f'"${_SHELL_VALUES[inner]}"'
-        elif not _SHELL_VALUES.keys() & names_in(f"{{{inner}}}"):
-            text += shlex.quote(fill_in(f"{{{inner}}}", values))
-        else:
-            formula = re.sub(
-                r"[A-Za-z_][\w.]*", lambda name: _SHELL_VALUES.get(name[0]) or str(values[name[0]]), inner
-            )
-            text += f'"$(({formula.replace("//", "/")}))"'
+    for plain, name in parts(template):
+        text += shlex.quote(plain) if plain else ""
+        if name in _SHELL_VALUES:
+            text += f'"${_SHELL_VALUES[name]}"'
+        elif name is not None:
+            text += shlex.quote(str(values[name]))
     return text or "''"

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from scalewise.config.errors import Problem, StudyError, did_you_mean, problems_of
+from scalewise.config.errors import Problem, StudyError, problems_of
 from scalewise.config.paths import find_site_file
 from scalewise.config.site import SiteFile, Sites, facts_of_partition, resolve_site
 from scalewise.config.yaml_source import read_source, to_plain
@@ -52,10 +52,9 @@ def _resolved(values: Mapping[str, Any], problems: list[Problem]) -> Sites | Non
         problems += problems_of(error, (), SiteFile, values)
         return None
     if facts.partitions is None:
-        problems += _check_default(facts)
         problems += check_facts(facts)
         return None if problems else Sites(resolve_site(facts))
-    problems += [*_check_default(facts), *_check_names(list(facts.partitions))]
+    problems += _check_names(list(facts.partitions))
     sites = {}
     shared = {**values, **(values.get("slurm") or {})}
     for name in facts.partitions:
@@ -68,23 +67,7 @@ def _resolved(values: Mapping[str, Any], problems: list[Problem]) -> Sites | Non
             problems.append(replace(problem, place=("partitions", name, *place)) if is_own else problem)
         sites[name] = resolve_site(of_partition, name)
     problems += _check_costs({name: site.facts for name, site in sites.items()})
-    return None if problems else Sites(sites[str(facts.default_partition)], sites)
-
-
-def _check_default(facts: SiteFile) -> Iterator[Problem]:
-    """Refuse partitions of which none is the default, and a default that is none of them."""
-    names, default = list(facts.partitions or {}), facts.default_partition
-    if names and default is None:
-        yield Problem(
-            ("partitions",),
-            "are given without default_partition",
-            f"Add `default_partition: {names[0]}`, for experiments that name none.",
-        )
-    elif default is not None and not names:
-        yield Problem(("default_partition",), f"is {default!r}, but there are no partitions", "Remove it.")
-    elif default is not None and default not in names:
-        text = f"is {default!r}, which is not among the partitions"
-        yield Problem(("default_partition",), text, did_you_mean(default, names))
+    return None if problems else Sites(next(iter(sites.values())), sites)
 
 
 def _check_names(names: Sequence[str]) -> Iterator[Problem]:

@@ -65,7 +65,7 @@ def write_site_file(
         ((of_nodes, of_jobs, remarks),) = sections.values()
         lines += [*_lines(of_nodes, ""), "", "slurm:", *_lines(of_jobs, "  "), *_wrapped(remarks, "  # ")]
     else:
-        lines += [f'default_partition: "{next(iter(sections))}"', "partitions:"]
+        lines += ["partitions:"]
         for name, (of_nodes, of_jobs, remarks) in sections.items():
             lines += [f'  "{name}":', *_lines(of_nodes + of_jobs, "    "), *_wrapped(remarks, "    # ")]
     try:

@@ -53,7 +53,6 @@ def make_parser() -> argparse.ArgumentParser:
     add("--gradient-as-bucket-view", action=switch, default=False)
     add("--bucket-cap-mb", type=int)
     add("--communication-hook", choices=("none", "fp16", "bf16"), default="none")
-    add("--deterministic", action=switch, default=False)
     add("--save-model", action=switch, default=False)
     add("--seed", type=int, default=1)
     add("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")

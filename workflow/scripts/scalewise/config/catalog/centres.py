@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from scalewise.config.errors import Place, Problem, did_you_mean
-from scalewise.config.paths import invalid_command, kind_of
+from scalewise.config.paths import is_file
 
 CENTRES = Path(__file__).resolve().parents[5] / "profiles" / "centres"
 SUFFIX = ".md.j2"
@@ -29,11 +29,6 @@ def check_centre(place: Place, centre: str) -> Iterator[Problem]:
         place: The place of the key that names it.
         centre: Name of a known centre, or the path of a template.
     """
-    if refusal := invalid_command(centre):
-        yield Problem(place, *refusal)
-    elif kind_of(template_of(centre)) != "file":
-        fix = (
-            did_you_mean(centre, known_centres())
-            or "Name a template in profiles/centres, or the path of yours."
-        )
+    if not is_file(template_of(centre)):
+        fix = did_you_mean(centre, known_centres())
         yield Problem(place, f"is {centre!r}, and there is no such template", fix)

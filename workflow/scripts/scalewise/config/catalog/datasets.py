@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from scalewise.config.errors import RefusedValueError
+from scalewise.config.errors import RefusedValueError, unknown
 
 MIRROR_VARIABLE = "SCALEWISE_DATA_MIRROR"
 """Environment variable: a folder or address with the archives under their own names, for the download."""
@@ -18,8 +18,7 @@ PREPARED_DATASET = "resources/datasets/{dataset}/dataset.safetensors"
 """The file of a dataset that every rank maps, as the rules name it."""
 
 _SYNTHETIC = re.compile(
-    r"synthetic-(?P<channels>\d{1,9})x(?P<height>\d{1,9})x(?P<width>\d{1,9})"
-    r"(?:-(?P<classes>\d{1,9})classes)?(?:-(?P<samples>\d{1,12})samples)?",
+    r"synthetic-([1-9]\d{0,8})x([1-9]\d{0,8})x([1-9]\d{0,8})(?:-(\d{1,9})classes)?(?:-(\d{1,12})samples)?",
     re.ASCII,  # the digits of other scripts would make other folder names
 )
 
@@ -68,13 +67,12 @@ def dataset_facts(dataset: str, image_size: int | None = None) -> DatasetFacts:
         image_size: Height and width after resizing; None keeps those of the dataset.
 
     Raises:
-        KeyError: unknown name.
-        RefusedValueError: the name of a synthetic dataset has no shape, or an impossible one.
+        RefusedValueError: an unknown name, or a synthetic dataset's without a possible shape.
     """
+    if not is_synthetic(dataset) and dataset not in DATASETS:
+        raise unknown(dataset, [*DATASETS, "synthetic-3x32x32"])
     facts = synthetic_facts(dataset)[0] if is_synthetic(dataset) else DATASETS[dataset]
-    if image_size is None:
-        return facts
-    return DatasetFacts(facts.train_samples, facts.test_samples, facts.channels, image_size, image_size)
+    return facts if image_size is None else replace(facts, height=image_size, width=image_size)
 
 
 def synthetic_facts(dataset: str) -> tuple[DatasetFacts, int]:
@@ -87,23 +85,15 @@ def synthetic_facts(dataset: str) -> tuple[DatasetFacts, int]:
     if match is None:
         raise RefusedValueError(
             f"is {dataset!r}, which does not contain a shape",
-            "Write channels, height and width, and the rest if you like: "
-            "synthetic-3x32x32-100classes-50000samples.",
+            "Write such as synthetic-3x32x32-100classes-50000samples: channels, height, width.",
         )
-    channels, height, width = (int(match[part]) for part in ("channels", "height", "width"))
-    classes, samples = int(match["classes"] or 10), int(match["samples"] or 10_000)
-    if not channels * height * width:
-        raise RefusedValueError(f"is {dataset!r}, whose images have no pixels", "Write sizes of 1 and more.")
-    if not 2 <= classes <= samples:
-        raise RefusedValueError(
-            f"is {dataset!r}, with {classes} classes for {samples} samples",
-            "Use two classes or more, and at least one sample of each.",
-        )
+    channels, height, width = map(int, match.groups()[:3])
+    classes, samples = int(match[4] or 10), int(match[5] or 10_000)
     test_samples = max(classes, samples // 10)
     size = (samples + test_samples) * channels * height * width
-    if size > MAX_BYTES:
+    if not 2 <= classes <= samples or size > MAX_BYTES:
         raise RefusedValueError(
-            f"is {dataset!r}, which would take {size / 1e9:,.0f} GB",
-            f"At most {MAX_BYTES / 1e9:.0f} GB are made: write fewer samples or smaller images.",
+            f"is {dataset!r}: {classes} classes for {samples} samples, of {size / 1e9:,.1f} GB",
+            f"Use two classes or more, a sample of each, and at most {MAX_BYTES / 1e9:.0f} GB.",
         )
     return DatasetFacts(samples, test_samples, channels, height, width), classes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from scalewise.config.paths import kind_of
+from scalewise.config.paths import is_file
 from scalewise.config.program import ProgramSettings
 
 
@@ -59,4 +59,4 @@ def program_files(settings: ProgramSettings) -> list[Path]:
         for folder in (runs_in, *(runs_in / folder for folder in added if folder))
     ]
     files = (path for place in places for path in (place / "__main__.py", place.with_suffix(".py")))
-    return [path for path in files if kind_of(path) == "file"][:1]
+    return [path for path in files if is_file(path)][:1]

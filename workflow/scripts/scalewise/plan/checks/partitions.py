@@ -29,12 +29,6 @@ def choose_sites(place: Place, spec: AnyExperiment, sites: Sites) -> tuple[list[
         if each not in known
     ]
     on = [known[each] for each in chosen if each in known] or [sites.default]
-    if by == "energy" and any(site.accelerator == "cpu" for site in on):
-        problems.append(Problem(aim, "is energy, which is measured of GPUs only", "Use time or cost."))
-    if by == "soonest" and any(site.slurm is None for site in on):
-        problems.append(
-            Problem(aim, "is soonest, but without `slurm:` there is no queue", "Use time or cost.")
-        )
     return on, problems
 
 
@@ -68,7 +62,11 @@ def fit_devices(
             yield spec.model_copy(update={"devices": devices}), [text]
         return
     counts = spec.devices.counts
-    refused = [_refused(place, counts, site) for site in sites]
+    # of several mistakes of a count, the first
+    refused = [
+        {int(problem.place[-1]): problem for problem in reversed(check_devices(place, counts, site)[1])}
+        for site in sites
+    ]
     nowhere = set(refused[0]).intersection(*refused)
     for site, problems in zip(sites, refused, strict=True):
         kept = [devices for index, devices in enumerate(counts) if index in nowhere or index not in problems]
@@ -86,15 +84,6 @@ def fit_devices(
             [
                 f"Partition {site.partition} is measured without {counts[index]} devices: "
                 f"{key_path(problem.place)} {problem.text}."
-                for index, problem in left.items()
+                for index, problem in sorted(left.items())
             ],
         )
-
-
-def _refused(place: Place, counts: Sequence[int | str], site: Site) -> dict[int, Problem]:
-    """Return the first mistake of each device count that a site cannot have, by its index."""
-    _, problems = check_devices(place, counts, site)
-    found: dict[int, Problem] = {}
-    for problem in problems:
-        found.setdefault(int(problem.place[-1]), problem)
-    return found

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from scalewise.config.catalog.datasets import DATASETS, DatasetFacts, dataset_facts
-from scalewise.config.catalog.models import ModelFacts, known_models, model_facts
-from scalewise.config.errors import Place, Problem, RefusedValueError, did_you_mean
+from scalewise.config.catalog.datasets import dataset_facts
+from scalewise.config.catalog.models import normalises_over_batch
+from scalewise.config.errors import Place, Problem, RefusedValueError
 from scalewise.config.experiment import AnyExperiment, Experiment
 from scalewise.config.program import AnySettings
 from scalewise.config.settings import Settings
@@ -19,8 +20,8 @@ from scalewise.plan.runs.runs import Options, batch_per_device, global_batch
 BATCH_KEY = {"strong": "global_batch_size", "weak": "batch_size_per_device"}
 """The batch size that each scaling keeps."""
 
-_DDP_OPTIONS = ("gradient_as_bucket_view", "bucket_cap_mb", "communication_hook")
-"""Options of DistributedDataParallel only."""
+FSDP_CANNOT_USE = ("gradient_as_bucket_view", "bucket_cap_mb", "communication_hook", "channels_last")
+"""Options of DistributedDataParallel only, and a layout that FSDP2 does not keep."""
 
 SCHEDULES_WITH_AN_END = ("cosine", "onecycle")
 """Schedules of the length of the run; the others have no end."""
@@ -65,60 +66,39 @@ def check_batch_divides(series: Series) -> Iterator[Problem]:
     parts = [size * settings.accumulation_steps for size in series.world_sizes]
     if indivisible := next((part for part in parts if batch % part), None):
         common = math.lcm(*parts)
-        below, above = batch // common * common, (batch // common + 1) * common
+        below = batch // common * common
         micro = f" x accumulation_steps ({settings.accumulation_steps})" * (settings.accumulation_steps > 1)
         text = f"({batch}) is not divisible by {indivisible}, the number of devices{micro}"
-        fix = f"Use {below} or {above}." if below else f"Use {above}."
+        fix = f"Use {below or ''}{' or ' if below else ''}{below + common}."
         yield Problem(series.at("global_batch_size"), text, fix)
 
 
 def check_builtin(series: Series, settings: Settings) -> Iterator[Problem]:
     """Refuse what the built-in training would ignore, or could not train."""
     yield from _check_options(series, settings)
-    yield from _check_workload(series, settings)
-
-
-def _check_workload(series: Series, settings: Settings) -> Iterator[Problem]:
-    """Refuse an unknown dataset or model, and batches and warm-ups that do not fit the dataset."""
-    facts: DatasetFacts | None = None
-    model: ModelFacts | None = None
-    try:
-        facts = dataset_facts(settings.dataset)
-    except KeyError:
-        yield _unknown(series.at("dataset"), settings.dataset, [*DATASETS, "synthetic-3x32x32"])
-    except RefusedValueError as error:
-        yield Problem(series.at("dataset"), error.text, error.fix)
-    try:
-        model = model_facts(settings.model)
-    except KeyError:
-        yield _unknown(series.at("model"), settings.model, known_models())
-    except RefusedValueError as error:
-        yield Problem(series.at("model"), error.text, error.fix)
+    facts: dict[str, Any] = {}
+    for key, look_up in (("dataset", dataset_facts), ("model", normalises_over_batch)):
+        try:
+            facts[key] = look_up(getattr(settings, key))
+        except RefusedValueError as error:
+            yield error.at(series.at(key))
     key = BATCH_KEY[settings.scaling]
-    if facts is None or getattr(settings, key) is None or any(check_batch_divides(series)):
+    if "dataset" not in facts or getattr(settings, key) is None or any(check_batch_divides(series)):
         return
-    totals = {size: global_batch(settings, size) for size in series.world_sizes}
-    most, largest = max(totals), max(totals, key=lambda size: totals[size])
-    if totals[largest] > facts.train_samples:
-        text = (
-            f"({getattr(settings, key)}) makes a global batch of {totals[largest]} on "
-            f"{count_devices(largest)}, but {settings.dataset} has {facts.train_samples} training samples"
-        )
+    images = facts["dataset"].train_samples
+    batches = {size: global_batch(settings, size) for size in series.world_sizes}
+    largest, most = max(batches.values()), max(batches)
+    each = batch_per_device(settings, most)
+    if largest > images:
+        text = f"({getattr(settings, key)}) makes a batch of {largest}, over the dataset's {images} images"
         yield Problem(series.at(key), text, "Use a smaller batch, or fewer devices.")
-        return
-    if model and model.batch_norm and (each := batch_per_device(settings, most)) < MIN_SAMPLES_PER_RANK:
-        text = (
-            f"({getattr(settings, key)}) leaves {each} sample on each of {count_devices(most)}, and "
-            f"{settings.model} normalises over the batch"
-        )
-        yield Problem(series.at(key), text, f"Use at least {MIN_SAMPLES_PER_RANK} for each.")
-    # what does not fill a batch is left out of an epoch
-    yield from _check_length(series, settings, facts.train_samples // totals[largest])
-
-
-def _unknown(place: Place, name: str, known: Sequence[str]) -> Problem:
-    own = "Train your own with a program (`program:`)."
-    return Problem(place, f"is {name!r}, which is not known", f"{did_you_mean(name, known)} {own}")
+    elif facts.get("model") and each < MIN_SAMPLES_PER_RANK:
+        text = f"({getattr(settings, key)}) leaves {each} sample on each of {count_devices(most)}"
+        fix = f"{settings.model} normalises over the batch: use at least {MIN_SAMPLES_PER_RANK} for each."
+        yield Problem(series.at(key), text, fix)
+    else:
+        # what does not fill a batch is left out of an epoch
+        yield from _check_length(series, settings, images // largest)
 
 
 def _check_length(series: Series, settings: Settings, steps: int) -> Iterator[Problem]:
@@ -129,55 +109,50 @@ def _check_length(series: Series, settings: Settings, steps: int) -> Iterator[Pr
         settings: The training of the series.
         steps: Steps of an epoch on the device count with the fewest.
     """
+    all_steps = settings.epochs * steps
     epochs = f"{settings.epochs} epochs of {steps} steps"
     if settings.compile and not settings.warmup_steps:
         text = "(0) would measure the first step, in which the model is compiled"
         yield Problem(series.at("warmup_steps"), text, "Use 1 or more.")
-    elif settings.warmup_steps >= (settings.last_step or settings.epochs * steps):
+    elif settings.steps is None and settings.warmup_steps >= all_steps:
         text = f"({settings.warmup_steps}) leaves no step of the run to measure ({epochs})"
         yield Problem(series.at("warmup_steps"), text, "Use fewer warm-up steps, or more epochs.")
     # torch's onecycle would raise there, and its cosine rise again
-    if settings.schedule in SCHEDULES_WITH_AN_END and (settings.last_step or 0) > settings.epochs * steps:
+    if settings.schedule in SCHEDULES_WITH_AN_END and (settings.last_step or 0) > all_steps:
         text = (
             f"is {settings.schedule}, which ends before the {settings.last_step} steps of the run ({epochs})"
         )
-        fix = f"Use epochs: {math.ceil((settings.last_step or 0) / steps)} or more, or another schedule."
-        yield Problem(series.at("schedule"), text, fix)
+        yield Problem(series.at("schedule"), text, "Use more epochs, or another schedule.")
 
 
 def _check_options(series: Series, settings: Settings) -> Iterator[Problem]:
     """Refuse options that torch ignores, or that cannot work together or on the devices of the site."""
     at, site = series.at, series.site
     if site.accelerator == "cpu":
-        cpu = "but the devices here are CPU processes"
-        gpu = (
-            " This machine has a GPU: `accelerator: cuda` in the site file uses it."
-            if site.unused_gpus
-            else ""
-        )
+        gpu = " `accelerator: cuda` in the site file uses this machine's GPU." if site.unused_gpus else ""
         # fp16 runs at 0.03 times the speed of fp32 there, and bf16 needs NCCL to be sent
-        if settings.precision in ("tf32", "fp16"):
-            yield Problem(at("precision"), f"is {settings.precision}, {cpu}", f"Use bf16 or fp32.{gpu}")
-        if settings.communication_hook == "bf16":
-            yield Problem(
-                at("communication_hook"), f"is bf16, {cpu}", f"Use fp16, which sends as few bytes.{gpu}"
-            )
-    if settings.parallelism == "fsdp":
-        for key in (*_DDP_OPTIONS, "channels_last"):
-            if (value := getattr(settings, key)) != Settings.model_fields[key].default:
-                text = f"is {value}, which parallelism: fsdp cannot use"
-                yield Problem(at(key), text, "Remove it, exclude the two together, or use ddp or zero1.")
+        for key, slow, instead in (
+            ("precision", ("tf32", "fp16"), "bf16 or fp32"),
+            ("communication_hook", ("bf16",), "fp16, which sends as few bytes"),
+        ):
+            if (value := getattr(settings, key)) in slow:
+                text = f"is {value}, but the devices here are CPU processes"
+                yield Problem(at(key), text, f"Use {instead}.{gpu}")
+    for key in FSDP_CANNOT_USE if settings.parallelism == "fsdp" else ():
+        if (value := getattr(settings, key)) != Settings.model_fields[key].default:
+            text = f"is {value}, which parallelism: fsdp cannot use"
+            yield Problem(at(key), text, "Remove it, or exclude the two together.")
+    # CUDA graphs would overwrite gradients, and replay weights at addresses that have changed
     if settings.compile == "reduce-overhead":
-        # CUDA graphs would overwrite gradients, and replay weights at addresses that have changed
-        for key, works in (("accumulation_steps", 1), ("parallelism", "ddp")):
-            value = getattr(settings, key)
-            if value not in (works, "zero1"):
-                text = f"is reduce-overhead, but {key} is {value}, which CUDA graphs cannot replay"
+        for key, broken in (
+            ("accumulation_steps", settings.accumulation_steps > 1),
+            ("parallelism", settings.parallelism == "fsdp"),
+        ):
+            if broken:
+                text = f"is reduce-overhead, but {key} is {getattr(settings, key)}"
                 yield Problem(at("compile"), text, "Use compile: true, or exclude the two together.")
-    if isinstance(series.experiment, Experiment) and (target := series.experiment.target) is not None:
-        stop = settings.stop_at_accuracy
-        if stop is not None and stop < target.accuracy and settings.steps is None:
-            text = f"({stop:g}) ends the training before target.accuracy ({target.accuracy:g}) is reached"
-            yield Problem(
-                at("stop_at_accuracy"), text, f"Use {target.accuracy:g} or more, or a lower target."
-            )
+    target = series.experiment.target if isinstance(series.experiment, Experiment) else None
+    stop = settings.stop_at_accuracy
+    if target is not None and stop is not None and stop < target.accuracy and settings.steps is None:
+        text = f"({stop:g}) ends the training before target.accuracy ({target.accuracy:g}) is reached"
+        yield Problem(at("stop_at_accuracy"), text)

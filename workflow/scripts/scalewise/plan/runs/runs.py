@@ -12,7 +12,7 @@ from scalewise.config.catalog.datasets import prepared_path
 from scalewise.config.catalog.program_files import program_files
 from scalewise.config.experiment import MAX_REPEATS, AnyExperiment
 from scalewise.config.program import ARGUMENT, AnySettings, ProgramSettings
-from scalewise.config.settings import DEFAULT, SWEEPABLE_WITH_DEFAULT, LauncherName, Settings
+from scalewise.config.settings import LauncherName, Settings
 from scalewise.config.shape import Shape
 from scalewise.config.templates import fill_in, names_in
 from scalewise.plan.runs.run_definition import NO_OPTIONS, RunDefinition, canonical_json
@@ -172,11 +172,9 @@ def settings_of(experiment: AnyExperiment, options: Options) -> AnySettings:
         return ProgramSettings.model_construct(
             **(fixed | keys | {"argument": dict(experiment.argument) | custom})
         )
-    values = {key: getattr(experiment, key) for key in Settings.model_fields}
-    for key, value in options:
-        values[key] = None if key in SWEEPABLE_WITH_DEFAULT and value == DEFAULT else value
     # the values were validated as parts of the experiment and of its sweep
-    return Settings.model_construct(**values)
+    fixed = {key: getattr(experiment, key) for key in Settings.model_fields}
+    return Settings.model_construct(**(fixed | dict(options)))
 
 
 def partition_of(experiment: AnyExperiment) -> str:
