@@ -97,7 +97,7 @@ def prepare_dataset(options: Namespace) -> None:
 
 def prepare_program(options: Namespace) -> int:
     """Run the command that a user's program needs before any job, on a machine with internet access."""
-    from scalewise.execution.preparation import prepare_program
+    from scalewise.execution.start import prepare_program
     from scalewise.plan.launch import SiteLaunch
 
     plan = plan_of(options)

@@ -13,7 +13,7 @@ from typing import Any
 from scalewise import snakemake_adapter as adapter
 from scalewise.config.paths import invalid_command
 from scalewise.execution.next_try import is_refused, refused_runs
-from scalewise.execution.slurm import PreemptionWatch
+from scalewise.execution.slurm import requeue_preempted
 from scalewise.plan.make_plan import write_plan
 from scalewise.plan.plan_file import PLAN, Plan
 from scalewise.plan.plan_table import plan_lines
@@ -119,7 +119,7 @@ def begin_jobs(workflow: Any, study: Study, plan: Plan, train: Any) -> None:
         print(f"Warning: {warning}", file=sys.stderr)
     os.environ[PLAN] = str(write_plan(plan))
     if in_slurm:
-        PreemptionWatch(Path.cwd()).start()
+        requeue_preempted(Path.cwd())
     adapter.refuse_tries(partial(is_refused, plan, RESULTS, utc_now()))
 
 
