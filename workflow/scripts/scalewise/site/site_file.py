@@ -44,7 +44,7 @@ def write_site_file(
     Raises:
         UserError: There is such a file, or the file cannot be written.
     """
-    if path.exists() and not force and "account: <account>" not in path.read_text(errors="replace"):
+    if path.is_file() and not force and "account: <account>" not in path.read_text(errors="replace"):
         raise UserError(f"{path} exists. Add --force to replace it, or --output to write another file.")
     sections: dict[str, Section] = {}
     for place in places:
@@ -96,6 +96,7 @@ def describe(place: Place) -> Section:
         extra.append(f"--exclude={ask('scontrol', 'show', 'hostlistsorted', listed).text or listed}")
     needed_qos, refusal = try_whole_nodes(place, extra)
     extra += needed_qos
+    default_qos = place.payer.get("defaultqos") or "unknown"
     default = f"{'' if account == accounts.default else 'not '}your default"
     of_nodes: list[Row] = [
         ("accelerator", "cuda" if place.gres else "cpu", "Gres (scontrol show node)"),
@@ -110,7 +111,7 @@ def describe(place: Place) -> Section:
     ]
     of_jobs: list[Row] = [
         ("account", account, default if account else accounts.unknown),
-        ("QOS", None, f"{place.payer['defaultqos']} by default, yours are {', '.join(qos)}" if qos else ""),
+        ("QOS", None, f"{default_qos} by default, yours are {', '.join(qos)}" if qos else ""),
         ("partition", name, "scontrol show partition"),
         ("gpu_type", place.gpu_type or None, "Gres" if place.gpu_type else ""),
         ("longest_walltime", longest if ":" in longest else None, f"MaxTime={longest}"),
