@@ -69,10 +69,7 @@ def rank_record(rank: int, **changes: Any) -> RankRecord:
         "threads": 1,
         "cpu_affinity": "0",
         "train_samples": 256,
-        "step_seconds_p05": 0.2,
         "step_seconds_p50": 0.25,
-        "step_seconds_p95": 0.3,
-        "step_seconds_max": 0.3,
         "loader_wait_seconds": None,
         "peak_memory_bytes": 700_000_000,
     }

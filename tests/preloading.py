@@ -10,6 +10,7 @@ PYTHONPATH, and file systems without a server get the real interpreter.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import gc
 import io
@@ -274,7 +275,10 @@ def _become(
         code = 1
     # the interpreter would first take torch apart, which costs half a second
     threading._shutdown()  # type: ignore[attr-defined]
-    quick_exit(code)
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _become_interpreter(program: str, words: list[str], environment: dict[str, str]) -> None:
@@ -373,7 +377,6 @@ if __name__ == "__main__":
     import scalewise.training.data
     import scalewise.training.models
     import scalewise.training.options
-    from scalewise.interpreter import quick_exit
 
     gc.freeze()
     serve(Path(sys.argv[1]), [int(word) for word in sys.argv[2:-1]])

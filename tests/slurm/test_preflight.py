@@ -26,7 +26,7 @@ def preflight(study: ClusterStudy) -> tuple[int, str]:
         yaml.safe_load((study.folder / "study.yaml").read_text()), site_file=study.folder / "site.yaml"
     )
     plan = write_plan(make_plan(planned), study.folder)
-    output = study.folder / "results" / "preflight" / "findings.json"
+    output = study.folder / "logs" / "preflight"
     path = os.pathsep.join(filter(None, [study.path, os.environ["PATH"]]))
     done = study.lab.run(
         *(study.python, CLI, "preflight", "--output", output),

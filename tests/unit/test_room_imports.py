@@ -57,15 +57,7 @@ def crossings(paths: list[Path], forbidden: tuple[str, ...], allowed: tuple[str,
     ]
 
 
-# a plan is made and shown by what earlier runs left, and there is one way to write and to read a record
-RECORDS_IN_PLAN = (
-    *("RecordError", "RECORD", "FAILURE", "Failure", "replaced_whole", "read_record"),
-    *("read_regular", "read_failure", "read_run", "seconds_between"),
-)
-IN_PLAN = (
-    *("scalewise.config", "scalewise.plan", "scalewise.site.preflight"),
-    *(f"scalewise.records.{name}" for name in RECORDS_IN_PLAN),
-)
+IN_PLAN = ("scalewise.config", "scalewise.plan", "scalewise.records", "scalewise.site.preflight")
 OF_A_RUN = (
     "scalewise.plan.runs.run_definition",
     "scalewise.config.shape",

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 import textwrap
 from collections import Counter
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -39,7 +34,7 @@ NOT_RUN = {
     r"\. \.venv/bin/activate": "changes the shell alone",
     r"tmux new -s study": "a login node's own program",
     r"sbatch results/my-training/proposal/job\.sh": "test_programs_on_cluster.py submits one",
-    r"snakemake --profile profiles/local --report report\.zip": "test_public_commands.py runs it",
+    r"snakemake --profile profiles/local --report report\.zip": "test_study.py makes one",
 }
 """Commands of the documents that no test here runs, with the reason."""
 
@@ -159,20 +154,6 @@ def test_every_other_command_is_known(document: Path) -> None:
         assert program == "python", f"{command!r} is neither run by a test nor in NOT_RUN"
         source = (ROOT / first).read_text(encoding="utf-8")
         assert [w for w in others if w.startswith("--") and f'"{w}"' not in source] == [], command
-        if first == "benchmarks/run.py":
-            assert {word for word in others if re.fullmatch("[a-z]+(-[a-z]+)*", word)} <= benchmarks()
-
-
-@cache
-def benchmarks() -> set[str]:
-    """Names of the benchmarks, as their command lists them."""
-    command = [sys.executable, str(ROOT / "benchmarks" / "run.py"), "--help"]
-    # a narrow terminal breaks names at their hyphens
-    wide = os.environ | {"COLUMNS": "1000"}
-    listed = subprocess.run(command, capture_output=True, text=True, check=True, env=wide).stdout
-    names = re.search(r"benchmark +of (.*?); all but", " ".join(listed.split()))
-    assert names is not None, listed
-    return set(names[1].split(", "))
 
 
 @pytest.mark.parametrize("document", GUIDES, ids=relative_name)
@@ -197,18 +178,6 @@ def known_keys() -> set[str]:
     return names | {name.rpartition(".")[2] for name in names} | KEYS_OF_THE_USER
 
 
-def keys_within(value: Any) -> Iterator[str]:
-    """The keys of nested mappings, but those that are the user's own."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield str(key)
-            if key not in KEYS_OF_THE_USER:
-                yield from keys_within(inner)
-    elif isinstance(value, list):
-        for each in value:
-            yield from keys_within(each)
-
-
 @pytest.mark.parametrize("document", GUIDES, ids=relative_name)
 def test_every_key_that_a_text_names_is_a_key(document: Path) -> None:
     known = known_keys()
@@ -219,9 +188,7 @@ def test_every_key_that_a_text_names_is_a_key(document: Path) -> None:
         if re.fullmatch(rf"({'|'.join(sections)})\.(?!(?:md|tex|json)$)[a-z_]+", span):
             unknown += [span] if span not in known else []
         elif re.match(r"[a-z_.]+: \S", span) and "..." not in span:
-            read = yaml.safe_load(span)
-            found = keys_within(read) if isinstance(read, dict) else ()
-            unknown += [key for key in found if key not in known and not key.startswith("argument.")]
+            unknown += [key for key in yaml.safe_load(span) if key not in known]
     assert unknown == []
 
 
@@ -233,7 +200,7 @@ def test_every_path_of_the_repository_that_a_text_names_is_there(document: Path)
 
 
 def test_the_guide_to_the_report_has_every_figure_every_table_and_every_row_of_the_answer() -> None:
-    guide = (ROOT / "docs" / "report-reference.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
     assert [name for name, each in FIGURES.items() if f"| {each.title} (`{name}`) |" not in guide] == []
     assert [each.title for each in TABLES.values() if f'| "{each.title}" |' not in guide] == []
     template = (SCRIPTS / "scalewise" / "report" / "report.html.j2").read_text(encoding="utf-8")
@@ -263,29 +230,33 @@ def test_the_messages_it_shows_are_those_a_user_gets(tmp_path: Path) -> None:
     assert set(shown) <= set(messages)
 
 
-def test_the_examples_of_the_configuration_guide_are_valid(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    block, own, with_partitions, further = blocks(ROOT / "config" / "README.md", "yaml")
-    (tmp_path / "site.yaml").write_text("accelerator: cpu\ncpus_per_node: 2\n")
-    study = load_study(yaml.safe_load(block), [], tmp_path / "site.yaml")
-    assert ("digits-strong", "d2.bucket-view-on.r1") not in study.runs
-    assert ("digits-strong", "d2.bucket-view-off.r1") in study.runs
+def test_the_site_files_of_the_configuration_guide_are_valid(tmp_path: Path) -> None:
+    sites = [text for text in blocks(ROOT / "config" / "README.md", "yaml") if "experiments:" not in text]
+    assert len(sites) == 2
+    experiment = {"dataset": "digits", "model": "linear", "global_batch_size": 256, "devices": [1]}
+    for number, text in enumerate(sites):
+        (site := tmp_path / f"{number}.yaml").write_text(text)
+        assert load_study({"experiments": {"digits": experiment}}, [], site).runs
 
-    monkeypatch.chdir(tmp_path)
-    shutil.copy(OWN_PROGRAM, tmp_path / "train.py")
-    (tmp_path / "site.yaml").write_text("accelerator: cpu\ndevices_per_node: 8\ncpus_per_node: 8\n")
-    assert ("my-training", "d2.lr-0.1.r1") in load_study(yaml.safe_load(own), [], "site.yaml").runs
 
-    (tmp_path / "site.yaml").write_text(with_partitions)
-    experiment = {"dataset": "digits", "model": "linear", "global_batch_size": 256, "devices": [1, 8]}
-    experiment |= {"partitions": "all", "decision": {"by": "cost"}}
-    compared = load_study({"experiments": {"digits": experiment}}, [], "site.yaml")
-    assert [part.partition for part in compared.parts] == ["a100", "h200"]
+# --- the page of messages --------------------------------------------------------------------------------
 
-    (tmp_path / "site.yaml").write_text(further)
-    del experiment["partitions"], experiment["decision"]
-    study = load_study({"experiments": {"digits": experiment | {"devices": [1]}}}, [], "site.yaml")
-    (allocation, *_) = study.allocations.values()
-    assert allocation.resources["constraint"] == "a100&hbm80g"
-    assert "--reservation=course" in str(allocation.resources["slurm_extra"])
+
+@cache
+def code() -> str:
+    """The workflow's Python code and its templates of YAML, each text of several lines on one."""
+    files = [*SCRIPTS.rglob("*.py"), *SCRIPTS.rglob("*.yaml.j2")]
+    return "\n".join(re.sub(r'"\s*\n\s*f?"', "", file.read_text(encoding="utf-8")) for file in files)
+
+
+def quoted() -> list[str]:
+    """The messages of the troubleshooting page, `...` for what differs."""
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    return re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
+
+
+@pytest.mark.parametrize("message", quoted())
+def test_a_message_of_the_troubleshooting_page_is_in_the_code(message: str) -> None:
+    longest = max(message.split("..."), key=len)
+    assert len(longest) >= 12, "it says too little to be found"
+    assert longest in code()

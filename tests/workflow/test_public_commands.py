@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import sys
-import zipfile
 from pathlib import Path
 
 import pandas as pd
@@ -66,13 +65,6 @@ def test_make_run_runs_the_shipped_study_to_its_report_and_prints_its_decisions(
         for each in decisions:
             assert f"{each['experiment']}: {each['verdict']}" in " ".join(outcome.text.split())
         assert "Report: results/report.html" in lines
-
-
-def test_snakemakes_own_report_is_packed(shipped: Workplace) -> None:
-    outcome = shipped.run(["snakemake", "--profile", "profiles/local", "--report", "report.zip"])
-    assert outcome.code == 0, outcome.text
-    with zipfile.ZipFile(shipped.folder / "report.zip") as packed:
-        assert any(name.endswith("report.html") for name in packed.namelist())
 
 
 @pytest.mark.usefixtures("first")

@@ -40,10 +40,6 @@ def planted(workplace: Workplace) -> Workplace:
 
 
 def redo(study: Workplace, *arguments: str) -> tuple[int, str]:
-    return redone(study, "--disturbed", *arguments)
-
-
-def redone(study: Workplace, *arguments: str) -> tuple[int, str]:
     outcome = study.run(["python", str(CLI), "redo", *arguments])
     return outcome.code, outcome.text
 
@@ -63,18 +59,18 @@ def test_the_next_snakemake_makes_just_the_disturbed_runs_again(planted: Workpla
     results = planted.folder / "results"
     everything = runs_in(results)
     assert to_train(planted) == set()
-    code, text = redo(planted, "--dry-run")
+    code, text = redo(planted, "--disturbed", "--dry-run")
     assert (code, runs_in(results)) == (0, everything)
     assert {line.split(":")[0] for line in text.splitlines()[:-1]} == DISTURBED
     assert "other processes took 40 % of the CPUs" in text
 
-    code, text = redo(planted, "second")
+    code, text = redo(planted, "--disturbed", "second")
     assert (code, runs_in(results)) == (0, everything - {"second/d1.r1"})
-    code, text = redo(planted)
+    code, text = redo(planted, "--disturbed")
     assert (code, runs_in(results)) == (0, everything - DISTURBED)
     assert {line.split(":")[0] for line in text.splitlines()[:-1]} == DISTURBED - {"second/d1.r1"}
     assert to_train(planted) == DISTURBED
-    assert redo(planted)[1] == "There is no such run: nothing was removed.\n"
+    assert redo(planted, "--disturbed")[1] == "There is no such run: nothing was removed.\n"
 
 
 def test_named_runs_and_failed_ones_are_made_again(planted: Workplace) -> None:
@@ -82,17 +78,15 @@ def test_named_runs_and_failed_ones_are_made_again(planted: Workplace) -> None:
     everything = runs_in(results)
     folder = results / "second" / "runs" / "d1.r3"
     record = read_run(folder)
-    (folder / RECORD).unlink()
-    write_json(
-        folder / RECORD, record.model_copy(update={"outcome": "diverged", "reason": "the loss is NaN"})
-    )
-    code, text = redone(planted, "--failed")
+    changes = {"outcome": "diverged", "reason": "the loss is NaN"}
+    write_json(folder / RECORD, record.model_copy(update=changes))
+    code, text = redo(planted, "--failed")
     assert (code, runs_in(results)) == (0, everything - {"second/d1.r3"})
     assert "second/d1.r3: diverged: the loss is NaN" in text
-    code, text = redone(planted, "first/d1.r1")
+    code, text = redo(planted, "first/d1.r1")
     assert (code, runs_in(results)) == (0, everything - {"second/d1.r3", "first/d1.r1"})
     assert to_train(planted) == {"second/d1.r3", "first/d1.r1"}
-    code, text = redone(planted)
+    code, text = redo(planted)
     assert (code, "name runs or experiments" in text) == (1, True)
 
 
@@ -100,13 +94,13 @@ def test_a_run_that_is_being_made_is_kept(planted: Workplace) -> None:
     results = planted.folder / "results"
     everything = runs_in(results)
     with lock_run(results / "first" / "runs" / "d1.r2", 0.0, print):
-        code, text = redo(planted)
+        code, text = redo(planted, "--disturbed")
         assert (code, runs_in(results)) == (0, everything - DISTURBED | {"first/d1.r2"})
     assert "first/d1.r2 is being made, and was kept." in text
     locks = planted.folder / ".snakemake" / "locks"
     locks.mkdir(exist_ok=True)
     (locks / "0.output.lock").touch()
-    code, text = redo(planted)
+    code, text = redo(planted, "--disturbed")
     assert (code, "snakemake --unlock" in text) == (1, True)
     assert "first/d1.r2" in runs_in(results)
 
@@ -114,7 +108,7 @@ def test_a_run_that_is_being_made_is_kept(planted: Workplace) -> None:
 def test_an_unknown_experiment_and_a_folder_without_a_study_are_refused(
     planted: Workplace, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    code, text = redo(planted, "third")
+    code, text = redo(planted, "--disturbed", "third")
     assert (code, "third: not in the study. It has first, second." in text) == (1, True)
     elsewhere = Workplace(tmp_path_factory.mktemp("elsewhere"), planted.python)
-    assert redo(elsewhere)[0] == 1
+    assert redo(elsewhere, "--disturbed")[0] == 1

@@ -1,25 +1,19 @@
 """The sbatch and srun commands of each shipped site file, by the real executor plugin.
 
-A site's jobs are those of the examples that name it; a small study stands in where there is none. Those of
-``KEPT`` are compared word for word; ``SCALEWISE_GOLDEN=1 pytest tests/workflow/test_site_jobs.py`` writes
-them again.
+A site's jobs are those of the examples that name it; a small study stands in where there is none.
 """
 
 from __future__ import annotations
 
 import re
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from tests.golden import compare
-from tests.paths import ROOT, SCRIPTS
+from tests.paths import ROOT
 from tests.shrunk_examples import EXAMPLES, FOLDER
 from tests.small_runs import LIMITS
 from tests.workflow.recording_slurm import recording_slurm, submitted_jobs
@@ -35,9 +29,6 @@ from scalewise.plan.runs.runs import input_files
 from scalewise.plan.study import load_study
 from scalewise.records import RECORD
 
-SITE_JOBS = Path(__file__).parent / "site_jobs"
-KEPT = {"princeton-della", "sigma2-olivia"}
-PLUGINS = ("snakemake-executor-plugin-slurm", "snakemake-executor-plugin-slurm-jobstep")
 SITES = sorted(
     str(path.relative_to(ROOT))
     for path in [*ROOT.glob("profiles/sites/*.yaml"), ROOT / "profiles/slurm/site.yaml"]
@@ -55,33 +46,12 @@ experiments:
     runtime_minutes: 30
     devices: {counts}
 """
-CHANGING = {
-    re.escape(str(SCRIPTS)): "/SCRIPTS",
-    rf"^{re.escape(sys.executable)}$": "/PYTHON",
-    r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}": "RUN-ID",
-    # the job itself: snakemake once more
-    r"(?s)^--wrap=.*-m snakemake.*": "--wrap=... -m snakemake ...",
-}
 
 
 def name_of(site: str) -> str:
     """``profiles/sites/x.yaml`` -> ``x``; the profile's own is called by its profile."""
     path = Path(site)
     return path.stem if path.parent.name == "sites" else path.parent.name
-
-
-def shown(words: Sequence[str], folder: Path) -> str:
-    """A command on lines that a diff can compare, without what differs from call to call."""
-    lines: list[str] = []
-    for word in words:
-        plain = word.replace(str(folder), "/CHECKOUT")
-        for pattern, text in CHANGING.items():
-            plain = re.sub(pattern, text, plain)
-        if word.startswith("-") or not lines:
-            lines.append(f"{'    ' if lines else ''}{shlex.quote(plain)}")
-        else:
-            lines[-1] += f" {shlex.quote(plain)}"
-    return " \\\n".join(lines)
 
 
 def examples_of(site: str) -> list[str]:
@@ -147,7 +117,7 @@ def check_site(words: Sequence[str], facts: Mapping[str, Any], run: RunDefinitio
 
 @pytest.mark.parametrize("site", SITES, ids=name_of)
 def test_a_site_gets_the_requests_that_it_describes(
-    site: str, login_node: LoginNode, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    site: str, login_node: LoginNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     login_node.fill_in(site)
     monkeypatch.chdir(login_node.folder)
@@ -156,7 +126,6 @@ def test_a_site_gets_the_requests_that_it_describes(
     two_nodes = [f"2x{devices}"] if facts["max_nodes"] > 1 else []
     partitions = "    partitions: all\n" if "partitions" in facts else ""
     login_node.write("study.yaml", STUDY.format(counts=[1, devices, *two_nodes]) + partitions)
-    lines = [f"# {', '.join(f'{plugin} {version(plugin)}' for plugin in PLUGINS)}", f"# {site}"]
     for file in examples_of(site) or ["study.yaml"]:
         study = load_study(yaml.safe_load(Path(file).read_text()), [file], site)
         runs = largest_of_each_launcher(study)
@@ -170,10 +139,6 @@ def test_a_site_gets_the_requests_that_it_describes(
             check_geometry(words, run, devices_per_node)
             check_site(words, facts, run)
             check_geometry(srun, run, devices_per_node if run.launcher == "srun" else 1)
-            lines += ["", f"# {file}: {run.experiment}, {run.shape}, {run.launcher}"]
-            lines += [shown(["sbatch", *words[1:]], login_node.folder), shown(srun, login_node.folder)]
-    if name_of(site) in KEPT:
-        compare(SITE_JOBS / f"{name_of(site)}.txt", "\n".join(lines) + "\n", __file__, capsys)
 
 
 def submitted(

@@ -16,7 +16,6 @@ if not SCRIPTS.is_dir():
 sys.path.insert(0, str(SCRIPTS))
 
 from scalewise.plan.plan_file import read_plan
-from scalewise.terminal import end_message
 
 # The rules' commands find the scripts and this Python by the environment: in `params` a moved checkout would make
 # everything again. An environment of Snakemake's own stands in front of this Python.

@@ -8,6 +8,7 @@ from scalewise.main_process import begin_jobs, open_study, show_plan
 from scalewise.plan.make_plan import make_plan
 from scalewise.plan.runs.rounds import judged_rounds, part_prefix, required_rounds
 from scalewise.plan.study import check_spelling
+from scalewise.terminal import end_message
 
 SHIPPED = "config/experiments.yaml"
 

@@ -6,8 +6,8 @@ python workflow/scripts/cli.py --help
 from __future__ import annotations
 
 import argparse
-import functools
 import gc
+import io
 import json
 import os
 import shlex
@@ -20,7 +20,6 @@ from typing import Any
 
 from scalewise.config.catalog.datasets import MIRROR_VARIABLE
 from scalewise.config.errors import UserError
-from scalewise.interpreter import quick_exit
 from scalewise.plan.plan_file import (
     PLAN,
     PLAN_FOLDER,
@@ -35,9 +34,6 @@ from scalewise.site.commands import ignore_variables
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 RESULTS = Path("results")
-
-print_now = functools.partial(print, flush=True)
-"""Print a line at once, through the pipe to the log."""
 
 
 # ---- commands of users
@@ -79,24 +75,30 @@ def redo(options: Namespace) -> None:
     """Remove the records of some runs, so that the next snakemake makes these runs again."""
     from scalewise.redo import redo
 
-    chosen = {name: getattr(options, name) for name in ("disturbed", "failed", "dry_run")}
-    print(*redo(plan_of(options), RESULTS, options.names, **chosen), sep="\n")
+    lines = redo(
+        plan_of(options),
+        RESULTS,
+        options.names,
+        disturbed=options.disturbed,
+        failed=options.failed,
+        dry_run=options.dry_run,
+    )
+    print(*lines, sep="\n")
 
 
 # ---- commands of the rules: preparation and jobs
 
 
-def prepare_dataset(options: Namespace) -> int | None:
+def prepare_dataset(options: Namespace) -> None:
     """Download a dataset and prepare one file for all ranks, on a machine with internet access."""
     from scalewise.training.data import DatasetError
     from scalewise.training.prepare import prepare
 
     try:
-        mirror = os.environ.get(MIRROR_VARIABLE)
-        facts = prepare(options.dataset, options.output, mirror=mirror, notify=print_now)
+        facts = prepare(options.dataset, options.output, mirror=os.environ.get(MIRROR_VARIABLE))
     except DatasetError as error:
-        return fail(error)
-    return print(f"{options.output}: {facts}")
+        raise UserError(str(error)) from error
+    print(f"{options.output}: {facts}")
 
 
 def prepare_program(options: Namespace) -> int:
@@ -127,15 +129,9 @@ def train(options: Namespace) -> int:
 
 def preflight(options: Namespace) -> int:
     """Check the site's facts, then start the ranks of the largest run once, on each partition."""
-    from scalewise.execution.lock import LockError
     from scalewise.execution.preflight_job import run_preflight
 
-    plan = plan_of(options)
-    try:
-        is_ok = run_preflight(plan, options.plan, options.output, print_now, options.status_command)
-    except LockError as error:
-        return fail(error)
-    return 0 if is_ok else 1
+    return 0 if run_preflight(plan_of(options), options.plan, options.output, options.status_command) else 1
 
 
 def hello(options: Namespace) -> int:
@@ -163,9 +159,7 @@ def judge(options: Namespace) -> None:
 
     plan = plan_of(options)
     definition = plan["experiments"][options.folder.name]["definitions"][options.part.rstrip(".")]
-    judged = judge_round(definition, options.round, options.folder, in_slurm=runs_in_slurm(plan))
-    # in one piece, so that lines of two experiments do not mix in the terminal
-    sys.stdout.write(f"{round_line(judged)}\n")
+    print(round_line(judge_round(definition, options.round, options.folder, in_slurm=runs_in_slurm(plan))))
 
 
 def plot(options: Namespace) -> None:
@@ -203,10 +197,10 @@ Arguments = Mapping[str, Any]
 
 NAMES = {"action": "extend", "default": [], "type": lambda text: [name.strip() for name in text.split(",")]}
 FLAG = {"action": "store_true"}
-FILE = {"required": True, "type": Path}
+PATH = {"required": True, "type": Path}
 FOLDER = {"type": Path, "help": "results of the experiment, named like it"}
 
-OF_USERS: Mapping[Callable[[Namespace], int | None], Arguments] = {
+COMMANDS: Mapping[Callable[[Namespace], int | None], Arguments] = {
     site: {
         "--partition": NAMES | {"help": "partition to describe, if there are several; some to compare: a,b"},
         "--gpu-type": NAMES | {"help": "GPU type, if the partition has several; some to compare: a,b"},
@@ -223,25 +217,24 @@ OF_USERS: Mapping[Callable[[Namespace], int | None], Arguments] = {
         "--dry-run": FLAG | {"help": "name them, and remove nothing"},
         "names": {"nargs": "*", "help": "runs, digits/d2.r1 or 'digits/d2.*', or experiments; default: all"},
     },
-}
-OF_RULES: Mapping[Callable[[Namespace], int | None], Arguments] = {
-    prepare_dataset: {"--dataset": {"required": True}, "--output": FILE},
-    prepare_program: {"--preparation": {"required": True}, "--output": FILE},
+    prepare_dataset: {"--dataset": {"required": True}, "--output": PATH},
+    prepare_program: {"--preparation": {"required": True}, "--output": PATH},
     train: {
         "experiment": {},
         "run": {},
         "record": {"type": Path, "help": "record.json to write; the other records lie next to it"},
         "--attempt": {"type": int, "default": 1, "help": "number of Snakemake's try, from 1"},
-        "--log": FILE,
+        "--log": PATH,
     },
-    preflight: {"--status-command": {"default": "squeue"}, "--output": FILE},
-    hello: {"--partition": {"default": ""}, "--log": FILE, "--output": FILE},
+    preflight: {"--status-command": {"default": "squeue"}, "--output": PATH},
+    hello: {"--partition": {"default": ""}, "--log": PATH, "--output": PATH},
     analyze: {"folder": FOLDER},
     judge: {"folder": FOLDER, "--part": {"default": ""}, "--round": {"type": int, "required": True}},
     plot: {"folder": FOLDER},
     proposal: {"folder": FOLDER},
-    write_report: {"results": {"type": Path}, "--output": FILE, "--decisions": FILE},
+    write_report: {"results": {"type": Path}, "--output": PATH, "--decisions": PATH},
 }
+OF_USERS = (site, status, report, redo)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -252,7 +245,7 @@ def make_parser() -> argparse.ArgumentParser:
     text = f"file of the study's plan; by default ${PLAN}, or else the newest in {PLAN_FOLDER}"
     parser.add_argument("--plan", default=os.environ.get(PLAN, ""), help=text)
     commands = parser.add_subparsers(metavar="command", required=True)
-    for command, arguments in {**OF_USERS, **OF_RULES}.items():
+    for command, arguments in COMMANDS.items():
         shown: Arguments = {"help": command.__doc__} if command in OF_USERS else {}
         added = commands.add_parser(command.__name__.replace("_", "-"), description=command.__doc__, **shown)
         added.set_defaults(command=command)
@@ -272,12 +265,6 @@ def plan_of(options: Namespace) -> Plan:
     return read_plan({PLAN: options.plan})
 
 
-def fail(error: Exception) -> int:
-    """Print an error that the user can fix; returns the exit code."""
-    print(f"scalewise: {error}", file=sys.stderr)
-    return 1
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit code of the process."""
     options = make_parser().parse_args(arguments)
@@ -287,8 +274,12 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return options.command(options) or 0
     except UserError as error:
-        return fail(error)
+        print(f"scalewise: {error}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":
-    quick_exit(main())
+    # each line at once, through the pipe to the log
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
+    sys.exit(main())

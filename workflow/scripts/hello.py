@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -59,7 +60,7 @@ def main() -> None:
         "datasets": {path: size_of(Path(path)) for path in options.dataset},
     }
     print(" ".join(f"{key}={value}" for key, value in rank.items()), flush=True)
-    timed = time_all_reduces(identity, nodes, device, interface)
+    timed = list(time_all_reduces(identity, nodes, device, interface))
     ranks: list[Any] = [None] * identity.world_size
     dist.all_gather_object(ranks, rank)
     if identity.rank == 0:
@@ -117,20 +118,23 @@ def join(identity: Identity, device: torch.device, options: argparse.Namespace, 
 
 def time_all_reduces(
     identity: Identity, nodes: int, device: torch.device, interface: Interface
-) -> list[dict[str, object]]:
+) -> Iterator[dict[str, object]]:
     """Time an all-reduce inside the nodes, all at once, and one across them; none over a single device."""
-    found: list[dict[str, object]] = []
     if identity.local_world_size > 1:
         group, _ = dist.new_subgroups(identity.local_world_size)
-        found.append(time_one("inside a node", identity.local_world_size, device, group, node_link(device)))
+        yield time_one(device, group, node_link(device)) | {
+            "where": "inside a node",
+            "devices": identity.local_world_size,
+        }
     if nodes > 1:
-        link = network_link(device, interface)
-        found.append(time_one("across nodes", identity.world_size, device, None, link))
-    return found
+        yield time_one(device, None, network_link(device, interface)) | {
+            "where": "across nodes",
+            "devices": identity.world_size,
+        }
 
 
 def time_one(
-    where: str, devices: int, device: torch.device, group: dist.ProcessGroup | None, link: tuple[str, float]
+    device: torch.device, group: dist.ProcessGroup | None, link: tuple[str, float]
 ) -> dict[str, object]:
     """Return the mean time of an all-reduce over a group's ranks, on the slowest of all ranks."""
     size = GPU_BYTES if device.type == "cuda" else CPU_BYTES
@@ -144,17 +148,9 @@ def time_one(
     for _ in range(REPETITIONS):
         dist.all_reduce(message, group=group)
     message[0].item()
-    seconds = (time.perf_counter() - began) / REPETITIONS
-    slowest = torch.tensor([seconds], dtype=torch.float64, device=device)
-    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    return {
-        "where": where,
-        "devices": devices,
-        "bytes": size,
-        "seconds": slowest.item(),
-        "hardware": link[0],
-        "promised": link[1],
-    }
+    seconds = torch.tensor([(time.perf_counter() - began) / REPETITIONS], dtype=torch.float64, device=device)
+    dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
+    return {"bytes": size, "seconds": seconds.item(), "hardware": link[0], "promised": link[1]}
 
 
 def node_link(device: torch.device) -> tuple[str, float]:

@@ -14,8 +14,7 @@ from tests.workflow.workplace import filled_in
 
 import write_generated
 from scalewise.config.errors import StudyError
-from scalewise.config.schema import study_schema
-from scalewise.config.site import SiteFile
+from scalewise.config.schema import site_schema, study_schema
 from scalewise.plan.study import load_study
 
 GENERATED = (
@@ -57,7 +56,7 @@ def test_an_editor_marks_nothing_in_a_shipped_file_but_placeholders() -> None:
     sites = {*SITES, *(ROOT / "profiles").rglob("site.yaml")}
     for schema, files in (
         (study_schema(), {path: content(path) for path in STUDIES}),
-        (SiteFile.model_json_schema(), {path: yaml.safe_load(filled_in(path)) for path in sites}),
+        (site_schema(), {path: yaml.safe_load(filled_in(path)) for path in sites}),
     ):
         Draft202012Validator.check_schema(schema)
         marked = {path.name: found for path, values in files.items() if (found := errors(schema, values))}
@@ -72,7 +71,7 @@ def test_an_example_names_its_schema(path: Path) -> None:
 
 
 def test_every_key_is_described() -> None:
-    schemas = [*study_schema()["$defs"].values(), study_schema(), SiteFile.model_json_schema()]
+    schemas = [*study_schema()["$defs"].values(), study_schema(), site_schema()]
     described = {
         f"{schema['title']}.{key}": bool(value.get("description"))
         for schema in schemas

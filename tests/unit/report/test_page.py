@@ -21,7 +21,8 @@ def html(tmp_path_factory: pytest.TempPathFactory) -> str:
     table = points(SPEEDUPS).assign(final_accuracy=float("nan"))
     table.loc[1, "peak_memory_bytes"] = float("nan")
     hostile = points({HOSTILE: SPEEDUPS["all runs"], "other": SPEEDUPS["all runs"]})
-    runs = pd.DataFrame({"run": [HOSTILE], "outcome": [DISTURBED], "reason": [HOSTILE]})
+    run = {"run": HOSTILE, "outcome": DISTURBED, "reason": HOSTILE, "devices": 1}
+    runs = pd.DataFrame([run | {"started_at": "2026-01-01T00:00:00+00:00", "device_name": "A GPU"}])
     sections = [
         section(folder / "a", table, name="first", title="First"),
         section(folder / "b", hostile, name="second", title=HOSTILE, runs=runs),
@@ -30,6 +31,10 @@ def html(tmp_path_factory: pytest.TempPathFactory) -> str:
         draw(each)
     write_page(sections, folder / "report.html")
     return (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_disturbed_runs_are_counted_as_completed_and_set_apart(html: str) -> None:
+    assert "1 of 1 runs completed (1 disturbed, set apart), 2026-01-01, A GPU" in html
 
 
 def test_all_answers_come_before_any_figure_and_each_section_has_its_parts(html: str) -> None:

@@ -6,12 +6,13 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from scalewise import snakemake_adapter as adapter
 from scalewise.config.paths import invalid_command
-from scalewise.execution.next_try import Tries, refused_runs
+from scalewise.execution.next_try import is_refused, refused_runs
 from scalewise.execution.slurm import PreemptionWatch
 from scalewise.plan.make_plan import write_plan
 from scalewise.plan.plan_file import PLAN, Plan
@@ -19,6 +20,7 @@ from scalewise.plan.plan_table import plan_lines
 from scalewise.plan.planned_study import Study
 from scalewise.plan.runs.allocation import SHARED_NODE
 from scalewise.plan.study import check_results_folder, load_study
+from scalewise.records import utc_now
 from scalewise.site.commands import SUBMISSION_COMMANDS, ignore_variables, missing_commands
 from scalewise.site.preflight import Preflight
 
@@ -119,7 +121,7 @@ def begin_jobs(workflow: Any, study: Study, plan: Plan, train: Any) -> None:
     os.environ[PLAN] = str(write_plan(plan))
     if in_slurm:
         PreemptionWatch(Path.cwd()).start()
-    adapter.refuse_tries(Tries(plan, RESULTS).is_refused)
+    adapter.refuse_tries(partial(is_refused, plan, RESULTS, utc_now()))
 
 
 def show_plan(workflow: Any, study: Study, plan: Plan) -> None:

@@ -286,7 +286,6 @@ class RunRecord(_Record):
         provenance: None if the run ended before the rendezvous of its ranks.
     """
 
-    record_version: Literal[1] = 1
     definition: RunDefinition
     outcome: Outcome
     reason: str
@@ -382,10 +381,7 @@ class RankRecord:
     threads: int
     cpu_affinity: str
     train_samples: int | None
-    step_seconds_p05: float
     step_seconds_p50: float
-    step_seconds_p95: float
-    step_seconds_max: float
     loader_wait_seconds: float | None
     peak_memory_bytes: int
     imports_seconds: float | None

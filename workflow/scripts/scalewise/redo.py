@@ -19,8 +19,6 @@ from scalewise.records import FAILURE, RECORD
 
 SNAKEMAKE_LOCKS = Path(".snakemake/locks")
 """Holds a file while Snakemake works in the folder, or after it was killed."""
-REMOVED = ".removed-"
-"""Begins the name of a run's folder whose records are deleted."""
 NOT_FAILED = {"completed", DISTURBED, OTHER_CONDITIONS, NOT_RUN, OUT_OF_DATE}
 
 
@@ -35,8 +33,7 @@ def redo(
 ) -> list[str]:
     """Remove the records of runs, except those of a run that is being made.
 
-    The folder of a run is renamed while this process holds the run's lock: a run is there whole, or it is
-    missing. Runs that the plan does not have are kept, because no study would make them again.
+    Runs that the plan does not have are kept, because no study would make them again.
 
     Args:
         plan: The study.
@@ -96,13 +93,11 @@ def _reasons(plan: Plan, results: Path, *, disturbed: bool, failed: bool) -> Ite
     for part in [part for name in plan["experiments"] for part in parts_of(plan, name, results)]:
         name = part.experiment.name
         for row in collect(name, part.experiment.spec, part.runs_folder).runs.to_dict("records"):
-            run, is_any = str(row["run"]), not (disturbed or failed)
-            if row["outcome"] not in NOT_FAILED and (failed or is_any):
-                yield name, run, f"{row['outcome']}: {row['reason']}"
-            elif row["disturbance"] and (disturbed or is_any):
-                yield name, run, str(row["disturbance"])
-            elif is_any and (part.runs_folder / run).exists():
-                yield name, run, "named"
+            run, has_failed = str(row["run"]), row["outcome"] not in NOT_FAILED
+            chosen = (failed and has_failed) or (disturbed and row["disturbance"])
+            if chosen or (not (disturbed or failed) and (part.runs_folder / run).exists()):
+                reason = f"{row['outcome']}: {row['reason']}" if has_failed else row["disturbance"]
+                yield name, run, str(reason or "named")
 
 
 def _in_slurm(plan: Plan) -> set[str]:
@@ -119,17 +114,14 @@ def _remove(run: Path) -> bool:
 
     Of a run without a result only the failure goes: what its program has saved is there to resume from.
     """
-    removed = run.with_name(f"{REMOVED}{run.name}")
-    # left by a process that was killed here
-    shutil.rmtree(removed, ignore_errors=True)
     try:
         with lock_run(run, 0.0, lambda _: None):
-            if (run / RECORD).exists():
-                # the lock goes with the folder
-                run.rename(removed)
-            else:
-                (run / FAILURE).unlink(missing_ok=True)
+            (run / FAILURE).unlink(missing_ok=True)
+            had_result = (run / RECORD).exists()
+            (run / RECORD).unlink(missing_ok=True)
     except LockError:
         return False
-    shutil.rmtree(removed, ignore_errors=True)
+    if had_result:
+        # without its record the run is made again, whatever else is left
+        shutil.rmtree(run, ignore_errors=True)
     return True

@@ -67,16 +67,13 @@ def refuse_tries(is_refused: Callable[[str, str, int], bool]) -> None:
     Args:
         is_refused: Whether a try is not made; receives experiment, run, and the number of the try, from 1.
     """
-    from snakemake.scheduling.job_scheduler import JobScheduler  # noqa: PLC0415 - loaded by Snakemake itself
+    from snakemake.jobs import Job  # noqa: PLC0415 - loaded by Snakemake itself
+    from snakemake.scheduling.job_scheduler import JobScheduler  # noqa: PLC0415
 
-    run, handle_error = JobScheduler.run, JobScheduler._handle_error
+    run, retries = JobScheduler.run, Job.restart_times.fget
 
     def refuses(job: Any, attempt: int) -> bool:
-        if job.is_group() or not _is_run(job) or not is_refused(*_run_of(job), attempt):
-            return False
-        # not by the property, which forgets the resources that the job holds
-        job._attempt = max(job.restart_times, 0) + 1
-        return True
+        return not job.is_group() and _is_run(job) and is_refused(*_run_of(job), attempt)
 
     def run_others(self: Any, jobs: Sequence[Any], executor: Any = None) -> None:
         refused = [job for job in jobs if refuses(job, job.attempt)]
@@ -85,12 +82,8 @@ def refuse_tries(is_refused: Callable[[str, str, int], bool]) -> None:
         for job in refused:
             self.error_callback(job)
 
-    def handle(self: Any, job: Any, postprocess_job: bool = True) -> None:
-        if job.restart_times >= job.attempt:
-            refuses(job, job.attempt + 1)
-        handle_error(self, job, postprocess_job)
-
-    JobScheduler.run, JobScheduler._handle_error = run_others, handle
+    JobScheduler.run = run_others
+    Job.restart_times = property(lambda job: 0 if refuses(job, job.attempt + 1) else retries(job))
 
 
 def status_query(command: str, name: str) -> list[str]:

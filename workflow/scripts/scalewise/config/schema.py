@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import ast
+import inspect
+import itertools
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core.core_schema import ModelSchema
 
 from scalewise.config.experiment import (
     EXPERIMENT_NAME,
@@ -15,7 +21,8 @@ from scalewise.config.experiment import (
 )
 from scalewise.config.program import CUSTOM_NAME, SWEEPABLE_PROGRAM_KEYS, ProgramSweep
 from scalewise.config.settings import SWEEPABLE, StrictModel
-from scalewise.config.site import SiteFile
+from scalewise.config.site import NodeFacts, PartitionFacts, SiteFile
+from scalewise.config.slurm import Slurm
 
 
 class StudyFile(StrictModel):
@@ -23,9 +30,8 @@ class StudyFile(StrictModel):
 
     model_config = ConfigDict(title="Scalewise experiments")
 
-    experiments: dict[str, Experiment | ProgramExperiment] = Field(
-        description="One entry for each experiment."
-    )
+    experiments: dict[str, Experiment | ProgramExperiment]
+    """One entry for each experiment."""
 
 
 def study_schema() -> dict[str, Any]:
@@ -72,10 +78,37 @@ def _either(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 
 def _schema_of(model: type[BaseModel]) -> dict[str, Any]:
     """Make the JSON Schema of a model."""
-    schema = model.model_json_schema()
+    schema = model.model_json_schema(schema_generator=_Described)
     _drop_nulls(schema)
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return schema
+
+
+class _Described(GenerateJsonSchema):
+    """Describe each key by the docstring below it.
+
+    pydantic would do so in every process that imports the models, which takes longer than all else there.
+    """
+
+    def model_schema(self, schema: ModelSchema) -> JsonSchemaValue:
+        """Make the schema of a model."""
+        made = super().model_schema(schema)
+        for key, text in _descriptions(schema["cls"]):
+            made["properties"].get(key, {}).setdefault("description", text)
+        return made
+
+
+def _descriptions(model: type[Any]) -> Iterator[tuple[str, str]]:
+    """Yield the keys of a model that have a docstring, and this."""
+    for kind in (NodeFacts, Slurm) if model is PartitionFacts else model.__mro__:
+        # a model that was made of another one has no source
+        with suppress(OSError, TypeError):
+            (written,) = ast.parse(inspect.getsource(kind)).body
+            assert isinstance(written, ast.ClassDef)
+            for statement, after in itertools.pairwise(written.body):
+                match statement, after:
+                    case ast.AnnAssign(target=ast.Name(key)), ast.Expr(ast.Constant(str(text))):
+                        yield key, text
 
 
 def _drop_nulls(node: Any) -> None:

@@ -33,9 +33,7 @@ MAX_SEED = 2**31 - 1
 class StrictModel(BaseModel):
     """Model that refuses unknown keys and converts nothing: ``"4"`` is not 4."""
 
-    model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, defer_build=True, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 
 class ShortForm(StrictModel):

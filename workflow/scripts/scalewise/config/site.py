@@ -91,7 +91,7 @@ def _partition_facts() -> type[StrictModel]:
     for model in (NodeFacts, Slurm):
         for key, info in model.model_fields.items():
             value: Any = Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
-            fields[key] = (value | None, Field(None, description=info.description))
+            fields[key] = (value | None, None)
     about = "Facts of one partition that differ from the site's; keys of `slurm` stand among the others."
     return create_model("PartitionFacts", __base__=StrictModel, __doc__=about, **fields)
 

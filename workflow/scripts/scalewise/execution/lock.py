@@ -22,6 +22,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO, TypeVar
 
+from scalewise.config.errors import UserError
 from scalewise.execution.slurm import earlier_job
 
 LOCK = "lock"
@@ -38,7 +39,7 @@ MACHINE_LOCK = "SCALEWISE_MACHINE_LOCK"
 Lock = TypeVar("Lock")
 
 
-class LockError(Exception):
+class LockError(UserError):
     """Another process trains the run or uses the machine."""
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from scalewise.execution.inputs import input_hashes
 from scalewise.plan.plan_file import Limits, Plan, TrainJob
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.records import RECORD, Failure, RecordError, read_failure, seconds_between, utc_now
+from scalewise.records import RECORD, Failure, RecordError, read_failure, seconds_between
 
 LEAST_SECONDS = 60.0
 """Least time in which a try at a run is worth a start."""
@@ -46,31 +46,25 @@ def failure_to_repeat(job: TrainJob, folder: Path, attempt: int) -> Failure | No
     return failure if repeats or (failure.outcome == "timed-out" and not by_user) else None
 
 
-class Tries:
-    """Decides on tries at runs, in the main process of one command.
+def is_refused(plan: Plan, results: Path, began: str, experiment: str, run: str, attempt: int) -> bool:
+    """Return whether a try at a run would end as the one before it.
+
+    A try of this command may have left no failure, such as on a node that died. The failure of an earlier
+    command then says something about the next try only if it does so about the first.
 
     Args:
         plan: The study.
         results: Folder of all experiments.
+        began: When the command of Snakemake began, UTC, ISO 8601.
+        experiment: Name of the experiment.
+        run: Name of the run.
+        attempt: Number of the try in this command, from 1.
     """
-
-    def __init__(self, plan: Plan, results: Path) -> None:
-        self._plan, self._results, self._began = plan, results, utc_now()
-
-    def is_refused(self, experiment: str, run: str, attempt: int) -> bool:
-        """Return whether a try would end as the one before it.
-
-        A try of this command may have ended without a word, such as on a node that died: an earlier command's
-        failure says nothing about it.
-
-        Args:
-            experiment: Name of the experiment.
-            run: Name of the run.
-            attempt: Number of the try in this command, from 1.
-        """
-        folder = self._results / experiment / "runs" / run
-        failure = failure_to_repeat(self._plan["runs"][experiment][run], folder, attempt)
-        return failure is not None and (attempt == 1 or seconds_between(self._began, failure.ended_at) > 0)
+    job, folder = plan["runs"][experiment][run], results / experiment / "runs" / run
+    failure = failure_to_repeat(job, folder, attempt)
+    if failure is None or attempt == 1 or seconds_between(began, failure.ended_at) > 0:
+        return failure is not None
+    return failure_to_repeat(job, folder, attempt=1) is not None
 
 
 def refused_runs(plan: Plan, results: Path) -> dict[tuple[str, str], Failure]:

@@ -5,7 +5,6 @@ Needs no torch; the ranks run ``hello.py``.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -15,8 +14,7 @@ import sys
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -28,7 +26,6 @@ from scalewise.execution.start import SCRIPTS, RankProcesses
 from scalewise.plan.formatting import format_3sig
 from scalewise.plan.launch import SiteLaunch, build_launch
 from scalewise.plan.plan_file import Plan, SitePlan
-from scalewise.records import write_text
 from scalewise.site.hello_job import HELLO_MINUTES, follow, send
 from scalewise.site.preflight import Finding, Preflight, bad, check_site, ok, unknown
 from scalewise.snakemake_adapter import status_query
@@ -88,43 +85,39 @@ class HelloReport(BaseModel, frozen=True):
     interface: str = ""
 
 
-def run_preflight(
-    plan: Plan, plan_path: str, output: Path, show: Callable[[object], None], status: str = "squeue"
-) -> bool:
+def run_preflight(plan: Plan, plan_path: str, folder: Path, status: str = "squeue") -> bool:
     """Check each partition, and start its hello job if all checks are ok; return whether the study may start.
 
     Args:
         plan: The study's.
         plan_path: The file of the plan, which the jobs read.
-        output: Receives the findings; its folder also gets the jobs' reports and logs.
-        show: Shows the user a line at once.
+        folder: Receives the reports and the logs of the jobs.
         status: Command by which the executor plugin queries its jobs.
     """
     # Snakemake ends its jobs by it, and a job of Slurm must not stay behind
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _frame: sys.exit(128 + number))
-    found: list[Finding] = []
+    is_ok = True
 
-    def show_all(title: str, findings: Iterator[Finding]) -> None:
+    def show(title: str, findings: Iterator[Finding]) -> None:
+        nonlocal is_ok
         if title:
-            show(title)
+            print(title)
         for finding in findings:
-            show(finding)
-            found.append(finding)
+            print(finding)
+            is_ok = is_ok and finding.state != "bad"
 
     for partition, site_plan in plan["sites"].items():
         title = f"Partition {partition} of the site file:" if partition else ""
-        show_all(title, check_site(Preflight.model_validate(site_plan["preflight"])))
-    if any(finding.state == "bad" for finding in found):
-        show("Nothing was sent to the cluster. Correct the site file and try again.")
+        show(title, check_site(Preflight.model_validate(site_plan["preflight"])))
+    if not is_ok:
+        print("Nothing was sent to the cluster. Correct the site file and try again.")
         return False
-    output.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for partition, site_plan in plan["sites"].items():
         title = f"Partition {partition}, the hello job:" if partition else ""
-        show_all(title, say_hello(site_plan, partition, plan_path, output.parent.absolute(), status))
-    write_text(output, json.dumps([asdict(finding) for finding in found], indent=2) + "\n")
-    is_ok = all(finding.state != "bad" for finding in found)
-    show("All is ok: the study can start." if is_ok else "Something is not ok: see above.")
+        show(title, say_hello(site_plan, partition, plan_path, folder.absolute(), status))
+    print("All is ok: the study can start." if is_ok else "Something is not ok: see above.")
     return is_ok
 
 

@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from scalewise import __version__
+from scalewise.analysis.disturbed import DISTURBED
 from scalewise.plan.formatting import counts_listed
 from scalewise.records import write_text
 from scalewise.report.figures import FIGURES, read_svg
@@ -66,9 +67,10 @@ def with_code(text: str) -> Markup:
 
 def measured_on(runs: pd.DataFrame, noun: str) -> str:
     """Return days and devices of the completed runs, in a line; empty without any."""
-    done = runs[runs["outcome"] == "completed"]
+    done = runs[runs["outcome"].isin(["completed", DISTURBED])]
     if done.empty:
         return ""
+    apart = int((done["outcome"] == DISTURBED).sum())
     days = sorted(done["started_at"].dropna().str[:10].unique())
     counts = done.groupby("device_name", sort=False)["devices"].unique()
     names = [
@@ -76,7 +78,8 @@ def measured_on(runs: pd.DataFrame, noun: str) -> str:
         for name, devices in counts.items()
     ]
     when = " to ".join(dict.fromkeys([*days[:1], *days[-1:]]))
-    return ", ".join(filter(None, [f"{len(done)} of {len(runs)} runs completed", when, *names]))
+    ended = f"{len(done)} of {len(runs)} runs completed{f' ({apart} disturbed, set apart)' if apart else ''}"
+    return ", ".join(filter(None, [ended, when, *names]))
 
 
 def _context(section: Section) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from scalewise.records import RankRecord, Window
@@ -28,14 +27,6 @@ def throughput(windows: Sequence[Window]) -> float | None:
     if not seconds:
         return None
     return sum(window.samples for window in measured) / seconds
-
-
-def quantile(values: Sequence[float], fraction: float) -> float:
-    """The nearest-rank quantile of the values; 0 for none."""
-    if not values:
-        return 0.0
-    ordered = sorted(values)
-    return ordered[max(math.ceil(fraction * len(ordered)), 1) - 1]
 
 
 def waiting_seconds(communication: Sequence[Sequence[float]]) -> list[float | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 from scalewise import __version__
@@ -18,7 +19,6 @@ from scalewise.ranks.monitoring.monitor import DeviceUse, across_ranks
 from scalewise.ranks.results.epochs import read_epochs
 from scalewise.ranks.results.figures import (
     communication_fraction,
-    quantile,
     slowest_part,
     throughput,
     waiting_seconds,
@@ -159,7 +159,6 @@ def _rank_row(
     steps: MeasuredSteps,
     waited: float | None,
 ) -> RankRecord:
-    seconds = [record.step_seconds(index) for index in steps.kept]
     counted, memory = record.timed_exchanges, record.peak_memory
     return RankRecord(
         rank=record.rank,
@@ -171,10 +170,7 @@ def _rank_row(
         threads=record.threads,
         cpu_affinity=cpu_list(record.affinity),
         train_samples=sum(each or 0 for each in record.samples) if record.samples else None,
-        step_seconds_p05=quantile(seconds, 0.05),
-        step_seconds_p50=quantile(seconds, 0.50),
-        step_seconds_p95=quantile(seconds, 0.95),
-        step_seconds_max=max(seconds, default=0.0),
+        step_seconds_p50=median([record.step_seconds(index) for index in steps.kept]),
         loader_wait_seconds=sum(record.wait_seconds[index] for index in steps.kept)
         if record.wait_seconds
         else None,
