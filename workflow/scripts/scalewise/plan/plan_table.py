@@ -227,20 +227,17 @@ def _requests(requests: Requests, study: Study) -> Iterator[str]:
     """Yield what jobs request of Slurm, with the profile's part: what all do, then a line for each shape."""
     if study.site.slurm is None:
         return
-    jobs: dict[tuple[str, Shape, tuple[str, ...]], list[dict[str, str]]] = {}
-    for key in study.runs.keys() & requests.keys():
-        run, words = study.runs[key], _words(requests[key])
-        jobs.setdefault((run.partition, run.shape, tuple(words)), []).append(words)
-    every = [words.items() for alike in jobs.values() for words in alike]
-    common = dict(every[0]) if every else {}
-    for words in every:
-        common = {name: value for name, value in common.items() if (name, value) in words}
+    by_shape: dict[tuple[str, Shape, tuple[str, ...]], list[dict[str, str]]] = {}
+    common: dict[str, str] | None = None
+    for run in (run for key, run in study.runs.items() if key in requests):
+        words = _words(requests[run.experiment, run.run])
+        by_shape.setdefault((run.partition, run.shape, tuple(words)), []).append(words)
+        common = words if common is None else {k: v for k, v in common.items() if words.get(k) == v}
     # these make a shape
-    for name in ("nodes", "--ntasks-per-node"):
-        common.pop(name, None)
+    common = {k: v for k, v in (common or {}).items() if k not in {"nodes", "--ntasks-per-node"}}
     if common:
         yield f"Each job requests {_shown(common)}"
-    for (partition, shape, names), alike in sorted(jobs.items(), key=lambda each: each[0]):
+    for (partition, shape, names), alike in sorted(by_shape.items(), key=lambda each: each[0]):
         values = {name: {words[name] for words in alike} for name in names if name not in common}
         shown = _shown({name: "|".join(sorted(each, key=_by_size)) for name, each in values.items()})
         yield f"  {shape}{f' on {partition}' if partition else ''}: {shown}"
