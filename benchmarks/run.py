@@ -76,6 +76,8 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown := set(options.only) - set(GPU_PARTS) if "gpu" in options.names else set():
         parser.error(f"gpu has no part named {', '.join(sorted(unknown))}; known: {', '.join(GPU_PARTS)}")
     os.environ.update(thread_environment(1))
+    # users' commands find the modules compiled
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     missed = []
     for name, words in tables(options):
         command = f"python benchmarks/run.py {name}"

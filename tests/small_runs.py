@@ -70,7 +70,7 @@ def preflight(**changes: Any) -> Preflight:
         "cpus_per_device": 1,
         "launcher": "torchrun",
         "rendezvous": "tcp",
-        "options": [],
+        "requests": {},
         "datasets": [],
     }
     return Preflight(**usual | changes)
@@ -89,20 +89,24 @@ def rank_launch(devices: int = 2, **changes: Any) -> RankLaunch:
     return usual.model_copy(update=changes)
 
 
-def rank_setup(**changes: Any) -> RankSetup:
-    """How two ranks of one node meet.
+def rank_setup(folder: Path = Path("run"), run: RunDefinition | None = None, **changes: Any) -> RankSetup:
+    """What the ranks of a run read; without one, of two ranks of one node.
 
     Args:
-        changes: of its fields.
+        folder: Receives its records.
+        changes: Fields that are not the usual ones.
     """
-    usual = RankSetup(
-        **dict(rank_launch()),
-        network_interface=None,
-        timeout_seconds=120,
-        supervisor_host="node-a",
-        supervisor_pid=None,
-    )
-    return usual.model_copy(update=changes)
+    usual: dict[str, Any] = {
+        "definition": run or definition(2),
+        "dataset": None,
+        "folder": folder,
+        "inputs": {},
+        "started_at": "2026-01-01T00:00:00.000+00:00",
+        "timeout_seconds": 120,
+        "limit_seconds": 1000.0,
+        "supervisor_host": "node-a",
+    }
+    return RankSetup(**usual | changes)
 
 
 # --- the plan of a study that is one run -----------------------------------------------------------------
@@ -128,13 +132,13 @@ def plan_one_run(
     """
     run = RunDefinition.model_validate_json(definition)
     job = {
+        "site": "",
         "definition": definition,
         "inputs": {"dataset": [] if dataset is None else str(dataset)},
         "limits": asdict(LIMITS) | limits,
     }
     plan = {
         "sites": {"": {"launch": (launch or SiteLaunch()).model_dump(mode="json")}},
-        "experiments": {run.experiment: {"partition": ""}},
         "runs": {run.experiment: {run.run: job}},
     }
     path.write_text(json.dumps(plan), encoding="utf-8")

@@ -64,19 +64,20 @@ def test_ranks_wait_for_one_that_hangs_until_their_timeout_and_not_for_the_launc
 
 
 @pytest.mark.fault(2)
-@pytest.mark.starts_ranks
 def test_a_single_rank_that_hangs_is_ended_though_no_other_waits_for_it(
-    runs: Runs, monkeypatch: pytest.MonkeyPatch, record_property: Record
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Record
 ) -> None:
-    monkeypatch.setenv(SILENCE, "10")
-    training = runs.start("alone", 1, ENDLESS, timeout_seconds=5)
-    training.wait_for("progress.json")
-    hung = training.pid(0)
+    monkeypatch.setenv(SILENCE, "20")
+    script = tmp_path / "hangs.py"
+    script.write_text("import time\nprint('reading a lock', flush=True)\ntime.sleep(10_000)\n")
+    own = {"program": str(script), "scaling": "weak", "batch_size_per_device": 8}
+    own |= {"devices": [1], "repeats": 1}
+    training = runs.start("alone", 1, settings=own, timeout_seconds=5)
     began = time.monotonic()
-    os.kill(hung, signal.SIGSTOP)
     failure, _ = training.fail()
-    record_property("figure", f"a single rank: ended after {time.monotonic() - began:.1f} s, silent for 10 s")
-    assert failure.reason.startswith(f"rank 0 on {HERE}: stopped by a signal for 5 s (SIGSTOP)")
+    record_property("figure", f"a single rank: ended after {time.monotonic() - began:.1f} s, silent for 20 s")
+    assert failure.reason.startswith("no step for 0.33")
+    assert "The last line of its output: reading a lock" in failure.reason
 
 
 @pytest.mark.starts_ranks

@@ -18,7 +18,7 @@ from typing import Any
 
 PREFIX = "planted_"
 SILENCE = "PLANTED_SILENCE_SECONDS"
-"""Variable with the longest time without a step, and with a rank missing."""
+"""Variable with the longest time without a step."""
 
 
 class WithPlanted(dict[str, Any]):
@@ -49,7 +49,7 @@ def plant_builders(builders: ModuleType) -> None:
 def plant_silence(watchdog: ModuleType) -> None:
     """Let a test of a rank that hangs wait for less than half an hour."""
     if seconds := os.environ.get(SILENCE):
-        vars(watchdog)["NO_STEP_SECONDS"] = vars(watchdog)["GROUP_SECONDS"] = float(seconds)
+        vars(watchdog)["NO_STEP_SECONDS"] = float(seconds)
 
 
 PLANTED = {

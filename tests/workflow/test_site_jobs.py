@@ -24,6 +24,7 @@ from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.launch import SiteLaunch
 from scalewise.plan.plan_file import read_plan
 from scalewise.plan.planned_study import Study
+from scalewise.plan.runs.allocation import Allocation
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.runs.runs import input_files
 from scalewise.plan.study import load_study
@@ -34,42 +35,27 @@ SITES = sorted(
     for path in [*ROOT.glob("profiles/sites/*.yaml"), ROOT / "profiles/slurm/site.yaml"]
 )
 STUDY = """\
-experiments:
-  study:
-    dataset: digits
-    model: linear
-    epochs: 2
-    warmup_steps: 2
-    global_batch_size: 256
-    repeats: 1
-    cpus_per_device: 4
-    runtime_minutes: 30
-    devices: {counts}
+defaults: {dataset: digits, model: linear, epochs: 2, warmup_steps: 2, global_batch_size: 256, repeats: 1}
+experiments: {study: {cpus_per_device: 4, runtime_minutes: 30, devices: COUNTS, MORE}}
 """
-
-
-def name_of(site: str) -> str:
-    """``profiles/sites/x.yaml`` -> ``x``; the profile's own is called by its profile."""
-    path = Path(site)
-    return path.stem if path.parent.name == "sites" else path.parent.name
 
 
 def examples_of(site: str) -> list[str]:
     """Return the files of the examples whose comment says to run them with this site file."""
     files = [FOLDER / f"{example}.yaml" for example in EXAMPLES]
     named = {file: re.findall(r"^#.* site=(\S+)", file.read_text(), re.MULTILINE) for file in files}
-    others = ["profiles/slurm/site.yaml"]
-    return [str(file.relative_to(ROOT)) for file in files if (named[file] or others) == [site]]
+    return [
+        str(file.relative_to(ROOT))
+        for file in files
+        if (named[file] or ["profiles/slurm/site.yaml"]) == [site]
+    ]
 
 
 def largest_of_each_launcher(study: Study) -> list[RunDefinition]:
     """Return a run on the most devices by partition and launcher."""
-    largest: dict[tuple[str, str], RunDefinition] = {}
-    for (experiment, _), run in study.runs.items():
-        key = study.experiments[experiment][0].site.partition, run.launcher
-        if key not in largest or run.shape.world_size > largest[key].shape.world_size:
-            largest[key] = run
-    return sorted(largest.values(), key=lambda run: run.shape)
+    runs = sorted(study.runs.values(), key=lambda run: run.shape.world_size)
+    partitions = {name: parts[0].site.partition for name, parts in study.experiments.items()}
+    return list({(partitions[run.experiment], run.launcher): run for run in runs}.values())
 
 
 def srun_of(run: RunDefinition, start: SiteLaunch, folder: Path) -> tuple[str, ...]:
@@ -80,42 +66,41 @@ def srun_of(run: RunDefinition, start: SiteLaunch, folder: Path) -> tuple[str, .
     return launch_of(job, start, rank_files).argv
 
 
-def option(words: Sequence[str], name: str) -> int:
-    """The number of an option, which must stand there once."""
-    (value,) = [word.removeprefix(f"{name}=") for word in words if word.startswith(f"{name}=")]
-    return int(value)
-
-
 def check_geometry(words: Sequence[str], run: RunDefinition, tasks_per_node: int) -> None:
     """As many tasks on every node, and all CPUs of its devices; nothing that spreads GPUs unevenly."""
-    assert option(words, "--nodes") == run.shape.nodes
-    assert option(words, "--ntasks-per-node") == tasks_per_node
-    cpus = run.shape.devices_per_node * run.settings.cpus_per_device
-    assert option(words, "--cpus-per-task") * tasks_per_node == cpus
-    assert not [
-        word for word in words if re.match(r"--(gpus|ntasks-per-gpu|cpus-per-gpu)\b(?!-per-node)", word)
-    ]
+    given = dict(word.split("=", 1) for word in words if word.startswith("--") and "=" in word)
+    shape, cpus = run.shape, run.shape.devices_per_node * run.settings.cpus_per_device
+    expected = {
+        "nodes": shape.nodes,
+        "ntasks-per-node": tasks_per_node,
+        "cpus-per-task": cpus // tasks_per_node,
+    }
+    assert {f"--{name}": str(number) for name, number in expected.items()}.items() <= given.items()
+    assert not [word for word in given if re.fullmatch("--(gpus|ntasks-per-gpu|cpus-per-gpu)", word)]
     # if the number of tasks is there too, it is the same
-    tasks = run.shape.nodes * tasks_per_node
-    assert all(int(word.split("=")[1]) == tasks for word in words if word.startswith("--ntasks="))
+    assert given.get("--ntasks", tasks := str(shape.nodes * tasks_per_node)) == tasks
 
 
-def check_site(words: Sequence[str], facts: Mapping[str, Any], run: RunDefinition) -> None:
+def check_site(
+    words: Sequence[str], facts: Mapping[str, Any], run: RunDefinition, allocation: Allocation
+) -> None:
     """What the site file says of its jobs, and nothing that it does not say."""
-    slurm = facts["slurm"]
-    given = dict(pairwise(words))
+    slurm, given, devices = facts["slurm"], dict(pairwise(words)), run.shape.devices_per_node
     assert given.get("-A") == slurm.get("account")
     assert given.get("-p") == slurm.get("partition")
+    assert given["-t"] == str(allocation.minutes)
     assert int(given["--mem"]) <= 1000 * facts["memory_gb_per_node"]
-    gpus = ":".join(filter(None, ["gpu", slurm.get("gpu_type"), str(run.shape.devices_per_node)]))
-    assert f"--gres={gpus}" in words
-    assert "--requeue" in words
+    gpus = ":".join(filter(None, ["gpu", slurm.get("gpu_type"), str(devices)]))
+    assert {f"--gres={gpus}", "--requeue"} <= {*words}
+    assert any(word.startswith("--signal=USR1@") for word in words)
+    whole = slurm.get("exclusive", devices < facts["devices_per_node"])
+    assert ("--exclusive" in words) == whole
     for extra in slurm.get("extra", []):
         name, _, value = extra.partition("=")
         assert extra in words or given[{"--constraint": "-C"}[name]] == value
 
 
-@pytest.mark.parametrize("site", SITES, ids=name_of)
+@pytest.mark.parametrize("site", SITES)
 def test_a_site_gets_the_requests_that_it_describes(
     site: str, login_node: LoginNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,22 +108,22 @@ def test_a_site_gets_the_requests_that_it_describes(
     monkeypatch.chdir(login_node.folder)
     facts = yaml.safe_load(Path(site).read_text(encoding="utf-8"))
     devices = facts["devices_per_node"]
-    two_nodes = [f"2x{devices}"] if facts["max_nodes"] > 1 else []
-    partitions = "    partitions: all\n" if "partitions" in facts else ""
-    login_node.write("study.yaml", STUDY.format(counts=[1, devices, *two_nodes]) + partitions)
+    counts = [1, devices, *([f"2x{devices}"] if facts["max_nodes"] > 1 else [])]
+    more = "partitions: all" if "partitions" in facts else ""
+    login_node.write("study.yaml", STUDY.replace("COUNTS", str(counts)).replace("MORE", more))
     for file in examples_of(site) or ["study.yaml"]:
         study = load_study(yaml.safe_load(Path(file).read_text()), [file], site)
         runs = largest_of_each_launcher(study)
-        asked = submitted(login_node, file, site, runs)
+        requested = submitted(login_node, file, site, runs)
         for run in runs:
-            words, environment = asked[f"{run.experiment}_{run.run}"]
+            words, environment = requested[f"{run.experiment}_{run.run}"]
             partition = study.experiments[run.experiment][0].site.partition
             launch = SiteLaunch.model_validate(read_plan(environment)["sites"][partition]["launch"])
             srun = srun_of(run, launch, login_node.folder)
-            devices_per_node = run.shape.devices_per_node
-            check_geometry(words, run, devices_per_node)
-            check_site(words, facts, run)
-            check_geometry(srun, run, devices_per_node if run.launcher == "srun" else 1)
+            check_geometry(words, run, run.shape.devices_per_node)
+            check_site(words, facts, run, study.allocations[run.experiment, run.run])
+            check_geometry(srun, run, run.shape.devices_per_node if run.launcher == "srun" else 1)
+            assert {"--kill-on-bad-exit=1", "--mpi=none", "--input=none"} <= {*srun}
 
 
 def submitted(

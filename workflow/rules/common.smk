@@ -93,13 +93,9 @@ def rounds_of(experiment):
     return found
 
 
-def resources_of(jobs, job_of):
-    """Return the resources of a rule by name, functions of the wildcards; None is one that a job does not have."""
-
-    def resource(name):
-        return lambda wildcards: job_of(wildcards)["resources"].get(name)
-
-    return {name: resource(name) for job in jobs for name in job["resources"]}
+def resource(name):
+    """Return a resource of runs, a function of the wildcards; None is one that a run does not have."""
+    return lambda wildcards: of_run(wildcards)["resources"].get(name)
 
 
 wildcard_constraints:

@@ -19,7 +19,7 @@ rule train:
     threads: lambda wc: of_run(wc)["threads"]
     # the request to Slurm has the same form for one device and for many; set-resources of a profile replaces it
     resources:
-        **resources_of(RUNS.values(), of_run),
+        **{name: resource(name) for job in RUNS.values() for name in job["resources"]},
         attempt=lambda wc, attempt: attempt,
     # all that defines the run, and nothing else: a change of it trains the run again
     params:

@@ -42,19 +42,13 @@ RESULTS = Path("results")
 def site(options: Namespace) -> None:
     """Write the site file of this cluster from what Slurm reports."""
     from scalewise.config.paths import find_site_file
-    from scalewise.site.places import SiteOptions
+    from scalewise.site.places import find_places
     from scalewise.site.site_file import SITE_FILE, write_site_file
 
-    chosen = SiteOptions(
-        partitions=options.partition,
-        account=options.account,
-        gpu_types=options.gpu_type,
-        constraint=options.constraint,
-        output=options.output or find_site_file(SITE_FILE, CHECKOUT),
-        force=options.force,
-        command=shlex.join(["python", *sys.argv]),
-    )
-    print(*write_site_file(chosen, CHECKOUT), sep="\n")
+    places = find_places(options.partition, options.gpu_type, options.constraint, options.account)
+    path = options.output or find_site_file(SITE_FILE, CHECKOUT)
+    command = shlex.join(["python", *sys.argv])
+    print(*write_site_file(places, path, CHECKOUT, command=command, force=options.force), sep="\n")
 
 
 def status(options: Namespace) -> None:
@@ -103,7 +97,7 @@ def prepare_dataset(options: Namespace) -> None:
 
 def prepare_program(options: Namespace) -> int:
     """Run the command that a user's program needs before any job, on a machine with internet access."""
-    from scalewise.execution.preparation import prepare_program
+    from scalewise.execution.start import prepare_program
     from scalewise.plan.launch import SiteLaunch
 
     plan = plan_of(options)

@@ -105,8 +105,8 @@ def join(identity: Identity, device: torch.device, options: argparse.Namespace, 
         rank_files = RankFiles(options.report.with_suffix(""))
         if identity.rank == 0:
             rank_files.publish_endpoint(interface.address, free_port(interface.address))
-        endpoint = rank_files.wait_for_endpoint(WAIT.total_seconds())
-        os.environ |= {"MASTER_ADDR": endpoint.host, "MASTER_PORT": str(endpoint.port)}
+        host, port = rank_files.wait_for_endpoint(WAIT.total_seconds())
+        os.environ |= {"MASTER_ADDR": host, "MASTER_PORT": str(port)}
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         rank=identity.rank,

@@ -6,33 +6,35 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from tests.paths import SCRIPTS
 from tests.planted_records import leave_failure, provenance, run_record
 from tests.small_runs import LIMITS, definition, definition_of, rank_setup
-from tests.waiting import wait_until
 
 from scalewise.config.program import ProgramSettings
 from scalewise.config.settings import Settings
-from scalewise.config.shape import Shape
 from scalewise.config.site import Container
 from scalewise.execution import job as jobs
-from scalewise.execution.inputs import input_hashes
-from scalewise.execution.job import RunFailedError, RunJob, is_unfinished, launch_of, run_train_job, train
-from scalewise.execution.log import OUTPUT, SHOWN_BYTES
+from scalewise.execution.job import RunJob, launch_of, run_train_job, train
+from scalewise.execution.lock import LockError
 from scalewise.execution.next_try import failure_to_repeat
-from scalewise.execution.rank_files import ATTEMPT, RankFiles, TrainSpec
-from scalewise.execution.saved import Saved, prepare_to_train, remove_after_training, saved_training
+from scalewise.execution.rank_files import ATTEMPT, RankFiles
+from scalewise.execution.run_folder import (
+    OUTPUT,
+    SHOWN_BYTES,
+    input_hashes,
+    prepare_to_train,
+    saved_epochs,
+    saved_steps,
+)
 from scalewise.execution.start import RankProcesses
-from scalewise.execution.watchdog import RunTakenError
-from scalewise.plan.launch import Launch, SiteLaunch, rank_environment
+from scalewise.plan.launch import Launch, SiteLaunch
 from scalewise.plan.plan_file import TrainJob
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import (
@@ -41,6 +43,7 @@ from scalewise.records import (
     RANKS,
     RECORD,
     UTILIZATION,
+    Failure,
     read_failure,
     read_run,
     write_json,
@@ -49,7 +52,7 @@ from scalewise.records import (
 PREAMBLE = """
 import os, signal, sys, time
 from pathlib import Path
-from scalewise.execution.rank_files import Progress, RankFiles
+from scalewise.execution.rank_files import RankFiles
 attempt = RankFiles.join(Path(sys.argv[1]))
 """
 RUN = definition(2).model_copy(update={"settings": ProgramSettings(program=__file__)})
@@ -71,19 +74,20 @@ class OneRun:
         given = replace(LIMITS, limit_seconds=60.0)
         return RunJob(run, None, self.log, replace(given, **limits), attempt, self.folder / RECORD)
 
-    def train(self, program: str, job: RunJob | None = None, site: SiteLaunch | None = None) -> None:
+    def train(
+        self, program: str, job: RunJob | None = None, site: SiteLaunch | None = None
+    ) -> Failure | None:
         self.argv = (sys.executable, "-c", PREAMBLE + program, str(self.folder / ATTEMPT))
         environment = {"PYTHONPATH": str(SCRIPTS)}
         launch = Launch("torchrun", self.argv, environment, shown=(sys.executable,))
         self._monkeypatch.setattr(jobs, "launch_of", lambda *_arguments: launch)
-        train(job or self.job(), site or SiteLaunch())
+        return train(job or self.job(), site or SiteLaunch())
 
-    def fails(
-        self, program: str, job: RunJob | None = None, site: SiteLaunch | None = None
-    ) -> RunFailedError:
-        with pytest.raises(RunFailedError) as failed:
-            self.train(program, job, site)
-        return failed.value
+    def fails(self, program: str, job: RunJob | None = None, site: SiteLaunch | None = None) -> Failure:
+        failure = self.train(program, job, site)
+        assert failure is not None
+        assert failure == read_failure(self.folder)
+        return failure
 
     def write_result(self, run: RunDefinition = RUN) -> None:
         inputs = input_hashes(run, None)
@@ -97,9 +101,9 @@ def one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OneRun:
 
 OUT_OF_MEMORY = """
 for rank in (0, 1):
-    attempt.started(rank, "node-a")
-attempt.failed(0, "node-a", "RuntimeError: Connection closed by peer")
-attempt.failed(1, "node-a", "MemoryError: tried to allocate 3 GiB\\nmore lines", out_of_memory=True)
+    attempt.mark(rank, "running", host="node-a")
+attempt.mark(0, "failed", error="RuntimeError: Connection closed by peer")
+attempt.mark(1, "failed", error="MemoryError: tried to allocate 3 GiB\\nmore lines", out_of_memory=True)
 sys.exit(1)
 """
 
@@ -128,9 +132,9 @@ def test_a_launcher_that_fails_is_shown_and_the_failure_says_all_that_a_next_try
     assert run_train_job(one.job(attempt=2), SiteLaunch()) == 1
     failure = read_failure(one.folder)
     assert failure is not None
-    assert (failure.outcome, failure.attempt, failure.permanent) == ("failed", 2, False)
+    assert (failure.outcome, failure.permanent) == ("failed", False)
     assert (failure.definition, failure.inputs) == (RUN, input_hashes(RUN, None))
-    assert 0 < failure.command_seconds == failure.seconds < 60 == failure.limit_seconds
+    assert 0 < failure.seconds < 60 == failure.limit_seconds
     assert failure.log_tail[-1] == "no such module"
     shown = capsys.readouterr().err
     assert "study/d2.r1 failed: no rank started, and the launcher exited with code 1" in shown
@@ -141,13 +145,13 @@ def test_a_launcher_that_fails_is_shown_and_the_failure_says_all_that_a_next_try
 
 
 LOUD = """
-attempt.started(0, "node-a")
+attempt.mark(0, "running", host="node-a")
 for number in range(100_000):
     print(f"\\x1b[2J{number} \\x07", flush=number % 1000 == 0)
 sys.stdout.flush()
 os.write(1, b"\\xff\\xfe not text\\n")
 print("\\r 10%\\r 20%", flush=True)
-attempt.failed(0, "node-a", "ValueError: \\x1b]0;title\\x07" + "x" * 2_000_000)
+attempt.mark(0, "failed", error="ValueError: \\x1b]0;title\\x07" + "x" * 2_000_000)
 sys.exit(1)
 """
 
@@ -167,33 +171,6 @@ def test_a_terminal_gets_a_bounded_and_printable_part_and_the_next_start_adds_to
     assert one.output.read_bytes().count(b"\x07") == 100_000
 
 
-def test_of_ranks_without_a_launcher_between_one_that_exits_takes_the_others_along(
-    one: OneRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = (
-        PREAMBLE
-        + """
-signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as a rank that waits inside NCCL
-rank = int(os.environ["RANK"])
-attempt.started(rank, "node-a")
-if rank == 1:
-    sys.exit(3)
-time.sleep(1000)
-"""
-    )
-    launch = Launch(
-        "popen",
-        (sys.executable, "-c", program, str(one.folder / ATTEMPT)),
-        {"PYTHONPATH": str(SCRIPTS)},
-        tuple(rank_environment(local_rank, Shape(1, 2)) for local_rank in range(2)),
-    )
-    monkeypatch.setattr(jobs, "launch_of", lambda *_arguments: launch)
-    with pytest.raises(RunFailedError, match=r"rank 1 on node-a .* ended without an error message"):
-        train(one.job(), SiteLaunch())
-    for path in (one.folder / ATTEMPT).glob("rank?.json"):
-        assert not psutil.pid_exists(json.loads(path.read_text(encoding="utf-8"))["pid"])
-
-
 @pytest.mark.fault(15)
 def test_a_run_whose_result_another_job_has_left_is_not_trained(one: OneRun) -> None:
     one.write_result()
@@ -201,11 +178,11 @@ def test_a_run_whose_result_another_job_has_left_is_not_trained(one: OneRun) -> 
     one.train("Path(sys.argv[1]).parent.joinpath('trained').touch()")
     assert (one.folder / RECORD).read_bytes() == before
     other = RUN.model_copy(update={"global_batch_size": 99})
-    assert "no rank started" in one.fails("sys.exit(1)", one.job(other)).failure.reason
+    assert "no rank started" in one.fails("sys.exit(1)", one.job(other)).reason
 
 
 TAKEN = """
-attempt.started(0, "node-a")
+attempt.mark(0, "running", host="node-a")
 RankFiles(attempt.folder, "other").begin(attempt.rank_setup())
 %s
 """
@@ -216,17 +193,10 @@ def test_ranks_whose_run_another_job_has_taken_are_ended_and_its_files_are_not_t
     then: str, one: OneRun
 ) -> None:
     """Its processes lived on while Slurm had given up its node, and its file system stalled."""
-    with pytest.raises(RunTakenError, match="another job has taken over this run"):
+    with pytest.raises(LockError, match="another job has taken over this run"):
         one.train(TAKEN % then)
     assert not (one.folder / FAILURE).exists()
     assert RankFiles.join(one.folder / ATTEMPT).token == "other"
-
-
-def test_a_signal_to_the_job_ends_its_ranks(one: OneRun) -> None:
-    program = "attempt.started(0, 'node-a')\nos.kill(os.getppid(), signal.SIGTERM)\ntime.sleep(600)"
-    failure = one.fails(program).failure
-    assert (failure.outcome, failure.permanent) == ("interrupted", False)
-    assert "ended by SIGTERM" in failure.reason
 
 
 # --- what is resumed -------------------------------------------------------------------------------------
@@ -238,7 +208,6 @@ def test_a_signal_to_the_job_ends_its_ranks(one: OneRun) -> None:
         pytest.param(RESUMING, "nothing", True, id="cut off"),
         pytest.param(RUN, "nothing", False, id="a program that does not resume"),
         pytest.param(RESUMING, "other settings", False, id="other settings"),
-        pytest.param(RESUMING, "result", False, id="forced after a result"),
     ],
 )
 def test_a_program_resumes_from_the_files_of_this_very_run_that_has_no_result(
@@ -248,12 +217,7 @@ def test_a_program_resumes_from_the_files_of_this_very_run_that_has_no_result(
     one.fails(save, one.job(run))
     if then == "other settings":
         run = run.model_copy(update={"repeat": 2})
-    if then == "result":  # Snakemake deletes only the record
-        (one.folder / RANKS).touch()
-    job = one.job(run)
-    inputs = input_hashes(run, None)
-    assert is_unfinished(job, RankFiles(one.folder / ATTEMPT), inputs) == resumes
-    one.fails("sys.exit(1)", job)
+    one.fails("sys.exit(1)", one.job(run))
     assert (one.folder / "program" / "saved").exists() == resumes
 
 
@@ -280,7 +244,7 @@ def save(folder: Path, epochs: int, accuracies: list[float]) -> None:
         ({"epochs": 4}, [0.1, 0.2, 0.3, 0.4], 3),
         ({"epochs": 4, "warmup_steps": 20}, [0.1, 0.2, 0.3, 0.4], 0),
         ({"epochs": 9, "stop_at_accuracy": 0.3}, [0.1, 0.2, 0.3], 2),
-        ({"epochs": 9, "stop_at_accuracy": 0.3, "stop_patience_epochs": 2}, [0.1, 0.2, 0.3], 3),
+        ({"epochs": 9, "stop_at_accuracy": 0.3, "stop_patience_epochs": 2}, [0.1, 0.2, 0.3], 2),
         ({"epochs": 9, "stop_at_accuracy": 0.3, "warmup_steps": 20}, [0.1, 0.2], 0),
     ],
 )
@@ -291,59 +255,46 @@ def test_a_start_resumes_where_enough_steps_follow_to_be_measured(
     for epochs in (len(accuracies) - 1, len(accuracies)):
         save(tmp_path, epochs, accuracies)
     prepare_to_train(tmp_path, run, resumes=True)
-    assert saved_training(tmp_path, run) == Saved(22 * kept, 3.0 * kept)
-
-
-def test_checkpoints_of_a_result_are_removed(tmp_path: Path) -> None:
-    run = definition_of(Settings(**SMALL_EPOCHS))
-    save(tmp_path, 3, [0.1, 0.2, 0.3])
-    remove_after_training(tmp_path, run)
-    assert not (tmp_path / "program").exists()
-    assert saved_training(tmp_path, run) == Saved()
+    assert (len(saved_epochs(tmp_path, run)), saved_steps(tmp_path, run)) == (kept, 22 * kept)
 
 
 # --- the end of a job's time ------------------------------------------------------------------------------
 
-STOPPED = "attempt.started(0, 'node-a')\n%sattempt.stopped(0, '%s')\n"
-STEP = "attempt.progress(Progress(epoch=0, epochs=0, step=3))\n"
+STOPPED = "attempt.mark(0, 'running', host='node-a')\n%sattempt.mark(0, 'stopped', stop_source='%s')\n"
+STEP = "attempt.progress(3, 'step 3')\n"
 
 
 @pytest.mark.fault(12)
 @pytest.mark.parametrize(
-    ("run", "program", "site", "outcome", "requeue"),
+    ("run", "program", "site", "spent", "outcome", "goes_back"),
     [
-        pytest.param(RESUMING, STOPPED % (STEP, "SIGUSR1"), SLURM, "interrupted", True, id="saved"),
-        pytest.param(RESUMING, STOPPED % ("", "SIGUSR1"), SLURM, "timed-out", False, id="nothing saved"),
-        pytest.param(RUN, STOPPED % (STEP, "SIGUSR1"), SLURM, "timed-out", False, id="never saves"),
-        pytest.param(RESUMING, STOPPED % (STEP, "SIGTERM"), SLURM, "interrupted", False, id="cancelled"),
-        pytest.param(
-            RESUMING, STOPPED % (STEP, "SIGUSR1"), SiteLaunch(), "interrupted", False, id="no Slurm"
-        ),
+        pytest.param(RESUMING, STOPPED % (STEP, "SIGUSR1"), SLURM, 1, "interrupted", True, id="saved"),
+        pytest.param(RESUMING, STOPPED % (STEP, "SIGUSR1"), SLURM, 60, "failed", False, id="no time left"),
+        pytest.param(RESUMING, STOPPED % ("", "SIGUSR1"), SLURM, 1, "failed", False, id="nothing saved"),
+        pytest.param(RUN, STOPPED % (STEP, "SIGUSR1"), SLURM, 1, "failed", False, id="never saves"),
+        pytest.param(RESUMING, STOPPED % (STEP, "SIGTERM"), SLURM, 1, "interrupted", False, id="cancelled"),
+        pytest.param(RESUMING, STOPPED % (STEP, "SIGUSR1"), HERE, 1, "interrupted", False, id="no Slurm"),
     ],
 )
 def test_only_a_run_that_the_end_of_its_job_ended_and_that_came_further_goes_back_into_the_queue(
-    run: RunDefinition, program: str, site: SiteLaunch, outcome: str, requeue: bool, one: OneRun
-) -> None:
-    error = one.fails(program, one.job(run), site)
-    assert (error.failure.outcome, error.requeue) == (outcome, requeue)
-    assert error.failure.permanent == (outcome == "timed-out")
-
-
-def test_a_program_that_says_it_resumes_goes_back_only_within_the_limit_of_the_run(
-    one: OneRun, monkeypatch: pytest.MonkeyPatch
+    run: RunDefinition,
+    program: str,
+    site: SiteLaunch,
+    spent: float,
+    outcome: str,
+    goes_back: bool,
+    one: OneRun,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("SLURM_RESTART_COUNT", "10000")
-    monkeypatch.setattr(jobs, "requeue", lambda _job: pytest.fail("it goes back"))
-    assert not one.fails(STOPPED % (STEP, "SIGUSR1"), one.job(RESUMING), SLURM).requeue
-
-
-def test_why_a_job_was_not_put_back_stands_in_the_log(one: OneRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setattr(jobs, "wait_for_earlier_job", lambda *_arguments: "")
     monkeypatch.setattr(jobs, "SIGNAL_SPREAD_SECONDS", 0.0)
-    monkeypatch.setattr(jobs, "requeue", lambda _job: "Slurm job 7 is CANCELLED")
-    jobs.requeue_job(one.job())
-    assert "Slurm job 7 is CANCELLED" in one.log.read_text(encoding="utf-8")
+    monkeypatch.setattr(jobs, "requeue", lambda job: f"Slurm job {job} is CANCELLED")
+    leave_failure(one.folder, run, "interrupted", "x", inputs=input_hashes(run, None), seconds=spent)
+    failure = one.fails(program, one.job(run), site)
+    assert (failure.outcome, failure.permanent) == (outcome, outcome == "failed")
+    log = one.log.read_text(encoding="utf-8") if one.log.exists() else ""
+    assert ("it does not go back: Slurm job 7 is CANCELLED" in log) == goes_back
 
 
 # --- whether another try can help -------------------------------------------------------------------------
@@ -398,8 +349,6 @@ def test_a_try_that_would_fail_again_is_known_before_a_job_is_submitted(
 def test_what_a_budget_has_left_for_another_try_is_known_before_a_job_is_submitted(tmp_path: Path) -> None:
     hashes = input_hashes(RUN, None)
     leave_failure(tmp_path, RUN, "failed", "why", seconds=550.0, inputs=hashes)
-    assert failure_to_repeat(job_of(RUN, limit_over_tries=True), tmp_path, attempt=2) is None, "long ago"
-    leave_failure(tmp_path, RUN, "failed", "why", seconds=900.0, command_seconds=550.0, inputs=hashes)
     job = job_of(RUN, limit_over_tries=True)
     assert failure_to_repeat(job, tmp_path, attempt=1) is None
     failure = failure_to_repeat(job, tmp_path, attempt=2)
@@ -440,12 +389,12 @@ def test_ranks_of_an_earlier_job_write_nothing_once_another_has_the_folder(tmp_p
     earlier, later = (RankFiles(tmp_path, token) for token in ("a", "b"))
     earlier.begin(rank_setup())
     joined = RankFiles.join(tmp_path)
-    joined.started(0, "node-a")
+    joined.mark(0, "running", host="node-a")
     (tmp_path / "probe").mkdir()
-    later.begin(rank_setup(training=TrainSpec(definition=RUN, dataset=None, folder=tmp_path, started_at="")))
+    later.begin(rank_setup(tmp_path, RUN))
     assert {path.name for path in tmp_path.iterdir()} == {"rank_setup.json"}
     writes: list[Callable[[], None]] = [
-        partial(joined.started, 0, "node-a"),
+        partial(joined.mark, 0, "running"),
         partial(joined.request_stop, "x"),
         joined.check_current,
     ]
@@ -458,55 +407,22 @@ def test_ranks_of_an_earlier_job_write_nothing_once_another_has_the_folder(tmp_p
     assert not tmp_path.exists()
 
 
-def test_a_killed_job_takes_its_ranks_along(start_python: Any, tmp_path: Path) -> None:
-    rank = "from scalewise.ranks.program.child import exit_when_parent_dies; import time\n"
-    rank += "exit_when_parent_dies(None, False); print('ready', flush=True); time.sleep(600)"
-    parent = f"import subprocess, sys\nprocess = subprocess.Popen([sys.executable, '-c', {rank!r}])\n"
-    process = start_python(parent + "print(process.pid, flush=True)\nprocess.wait()")
-    lines = sorted(process.stdout.readline().strip() for _ in range(2))
-    assert lines[1] == "ready"
-    process.send_signal(signal.SIGKILL)
-
-    def has_ended() -> bool:
-        # whoever inherits it may not have taken note of its end yet
-        try:
-            return psutil.Process(int(lines[0])).status() == psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return True
-
-    wait_until(has_ended, "the rank lives on")
-
-
 # --- inputs -----------------------------------------------------------------------------------------------
 
 
-def hashes(run: RunDefinition, **files: Path) -> Mapping[str, str]:
-    return input_hashes(run, files.get("dataset"))
-
-
-def test_prepared_files_count_by_their_header_and_a_programs_files_by_every_byte(tmp_path: Path) -> None:
-    dataset, copy, script = (tmp_path / name for name in ("a.safetensors", "b.safetensors", "train.py"))
-    dataset.write_bytes((2).to_bytes(8, "little") + b"{}" + b"data")
+@pytest.mark.parametrize("size", [1, 1_000_001])
+def test_prepared_files_count_by_their_beginning_which_holds_a_checksum(size: int, tmp_path: Path) -> None:
+    dataset, copy = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    dataset.write_bytes((2).to_bytes(8, "little") + b"{}" + bytes(size))
     copy.write_bytes(dataset.read_bytes())
     os.utime(copy, (1, 1))
-    built_in = definition()
-    assert hashes(built_in, dataset=dataset) == hashes(built_in, dataset=copy)
-    copy.write_bytes((2).to_bytes(8, "little") + b"[]")
-    assert hashes(built_in, dataset=dataset) != hashes(built_in, dataset=copy)
-
-    script.write_text("import torch\n", encoding="utf-8")
-    settings = ProgramSettings(program=str(script))
-    own = definition().model_copy(update={"settings": settings})
-    before = hashes(own)
-    assert before.keys() == {"program"}
-    os.utime(script, (1, 1))
-    assert hashes(own) == before
-    script.write_text("import torch  # changed\n", encoding="utf-8")
-    assert hashes(own) != before
+    assert input_hashes(definition(), dataset) == input_hashes(definition(), copy)
+    copy.write_bytes((2).to_bytes(8, "little") + b"[]" + bytes(size))
+    assert input_hashes(definition(), dataset) != input_hashes(definition(), copy)
 
 
 @pytest.mark.parametrize(("size", "by_content"), [(1_000_000, True), (1_000_001, False)])
-def test_small_files_count_by_content_and_large_files_and_folders_by_names_sizes_and_times(
+def test_small_files_of_a_program_count_by_content_and_large_files_and_folders_by_names_sizes_and_times(
     size: int, by_content: bool, tmp_path: Path
 ) -> None:
     script, data, folder = (tmp_path / name for name in ("train.py", "data", "folder"))
@@ -515,15 +431,16 @@ def test_small_files_count_by_content_and_large_files_and_folders_by_names_sizes
         path.write_bytes(bytes(size))
         os.utime(path, (1, 1))
 
-    def digest(path: Path) -> str:
+    def hashes(path: Path) -> dict[str, str]:
         settings = ProgramSettings(program=str(script), files=[str(path)])
-        return hashes(definition().model_copy(update={"settings": settings}))["files"]
+        return input_hashes(definition().model_copy(update={"settings": settings}), None)
 
-    before, of_folder = digest(data), digest(folder)
+    before, of_folder = hashes(data), hashes(folder)
+    assert before.keys() == {"program", "files"}
     for path in (data, folder / "image"):
         os.utime(path, (2, 2))
-    assert (digest(data) == before) is by_content
-    assert digest(folder) != of_folder
+    assert (hashes(data) == before) is by_content
+    assert hashes(folder) != of_folder
     data.write_bytes(bytes(size - 1) + b"x")
     os.utime(data, (1, 1))
-    assert (digest(data) != before) is by_content
+    assert (hashes(data) != before) is by_content

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 from tests.stand_ins import stand_ins
 from tests.unit.conftest import Process, StartPython, said
-from tests.waiting import LIMIT_SECONDS
 
 from scalewise.execution import lock as locks
 from scalewise.execution.lock import (
@@ -36,30 +34,6 @@ say = lambda text: print(text, flush=True)
 with lock_run(path, 3600, say) if of_run else machine_lock(3600, say):
     print("holds", flush=True)
     sys.stdin.read()
-"""
-
-# Enters and leaves many times; a second one inside would find the marker of the first.
-CONTEND = """
-import os, sys
-from pathlib import Path
-from scalewise.execution import lock as locks
-locks.POLL_SECONDS = 0.001
-folder, rounds, ending = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-print("ready", flush=True)
-sys.stdin.readline()
-for round in range(rounds):
-    with locks.lock_run(folder, 3600, lambda text: None):
-        inside = folder / "inside"
-        try:
-            os.close(os.open(inside, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            print("two at once", flush=True)
-            continue
-        with (folder / "turns").open("a") as turns:
-            turns.write("x")
-        inside.unlink()
-        if ending == "dying":
-            os._exit(0)
 """
 
 Hold = Callable[..., Process]
@@ -107,7 +81,6 @@ def test_the_second_training_waits_names_the_first_and_starts_when_that_ends(hol
     assert said(second) == "holds\n"
     assert second.communicate(input="")[0] == ""
     assert second.returncode == 0
-    assert not lock.is_dir() or list(lock.iterdir()) == []
 
 
 def test_a_training_that_was_killed_is_replaced_at_once(hold: Hold, lock: Path) -> None:
@@ -121,13 +94,6 @@ def test_a_training_that_was_killed_is_replaced_at_once(hold: Hold, lock: Path) 
             pass
 
 
-def test_a_training_that_raises_gives_its_lock_back(lock: Path) -> None:
-    with pytest.raises(KeyError), take(lock, never_said):
-        raise KeyError("in the training")
-    with take(lock, never_said):
-        pass
-
-
 def test_a_run_is_training_while_a_process_holds_it(folder: Path, hold: Hold) -> None:
     assert not is_training(folder)
     process = hold(folder)
@@ -136,29 +102,6 @@ def test_a_run_is_training_while_a_process_holds_it(folder: Path, hold: Hold) ->
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not is_training(folder)
-
-
-def contend(start: StartPython, folder: Path, processes: int, rounds: int, ending: str) -> tuple[int, str]:
-    """Turns taken, and what the contenders said, when all begin at once."""
-    contenders = [start(CONTEND, str(folder), str(rounds), ending) for _ in range(processes)]
-    for contender in contenders:
-        assert said(contender) == "ready\n"
-    for contender in contenders:
-        assert contender.stdin is not None
-        contender.stdin.write("\n")
-        contender.stdin.flush()
-    # all at once: one that is not awaited stays in the table of processes when it has died
-    with ThreadPoolExecutor(processes) as pool:
-        words = "".join(pool.map(lambda each: each.communicate(timeout=LIMIT_SECONDS)[0], contenders))
-    return len((folder / "turns").read_text(encoding="utf-8")), words
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("rounds", "ending"), [(10, "in order"), (1, "dying")])
-def test_never_two_hold_a_run_at_once_however_many_want_it(
-    rounds: int, ending: str, start_python: StartPython, folder: Path
-) -> None:
-    assert contend(start_python, folder, 4, rounds, ending) == (4 * rounds, "")
 
 
 def test_trainings_of_a_machine_take_turns_unless_they_name_another_lock(

@@ -153,24 +153,20 @@ def test_a_queue_and_a_bill_change_the_decision_and_no_run(load: Load) -> None:
 
 
 def test_defaults_of_slurms_commands_are_ignored_if_they_hide_jobs_or_change_requests() -> None:
-    kept = ("SQUEUE_ALL", "SQUEUE_FEDERATION", "SCONTROL_ALL", "SCANCEL_CTLD", "SLURM_CLUSTERS", "SLURM_CONF")
-    chosen = (
+    kept = ["SQUEUE_ALL", "SQUEUE_FEDERATION", "SCONTROL_ALL", "SCANCEL_CTLD", "SLURM_CLUSTERS", "SLURM_CONF"]
+    chosen = [
         "SBATCH_ACCOUNT",
         "SBATCH_PARTITION",
         "SBATCH_QOS",
         "SBATCH_CLUSTERS",
         "PATH",
         "MY_SQUEUE_USERS",
-    )
-    hiding = (
-        *(
-            f"SQUEUE_{name}"
-            for name in ("ACCOUNT", "LICENSES", "NAMES", "PARTITION", "QOS", "STATES", "USERS")
-        ),
-        *("SINFO_PARTITION", "SACCT_LOCAL", "SCANCEL_PARTITION", "SCANCEL_STATE", "SCANCEL_INTERACTIVE"),
-    )
-    changing = ("SBATCH_ARRAY_INX", "SBATCH_EXCLUSIVE", "SBATCH_GPUS_PER_NODE", "SBATCH_WAIT")
+    ]
+    of_squeue = ("ACCOUNT", "LICENSES", "NAMES", "PARTITION", "QOS", "STATES", "USERS")
+    hiding = [f"SQUEUE_{name}" for name in of_squeue]
+    hiding += ["SINFO_PARTITION", "SACCT_LOCAL", "SCANCEL_PARTITION", "SCANCEL_STATE", "SCANCEL_INTERACTIVE"]
+    changing = ["SBATCH_ARRAY_INX", "SBATCH_EXCLUSIVE", "SBATCH_GPUS_PER_NODE", "SBATCH_WAIT"]
     environ = dict.fromkeys((*kept, *chosen, *hiding, *changing), "1")
 
-    assert ignore_variables(environ) == list(changing)
+    assert ignore_variables(environ) == changing
     assert environ.keys() == {*kept, *chosen}

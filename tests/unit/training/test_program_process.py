@@ -15,7 +15,6 @@ from tests.waiting import wait_until
 
 from scalewise.config.program import ProgramSettings
 from scalewise.config.shape import Shape
-from scalewise.execution.rank_files import Endpoint
 from scalewise.plan.launch import RANK_VARIABLES
 from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.program.child import LONGEST_LINE, Child
@@ -86,13 +85,14 @@ def started_as(
 ) -> tuple[list[str], dict[str, str]]:
     """The command and the variables of one rank of a run."""
     there = Shape.parse(shape)
-    setup = rank_setup(accelerator=accelerator, shape=there)
+    run = definition().model_copy(update={"shape": there, "accelerator": accelerator})
     local, size = rank % there.devices_per_node, there.world_size
-    identity = Identity(rank, local, size, there.devices_per_node, "node-a", None, 0)
+    identity = Identity(rank, local, size, there.devices_per_node, "node-a", None)
     program = ProgramSettings(program="train.py", **settings)
-    run = definition().model_copy(update={"shape": there})
-    values = template_values(run, program, Path("folder"), identity, Endpoint(host="127.0.0.1", port=29500))
-    environment = build_environment(program, values, setup, identity, Path("startup"), Path("probe.json"))
+    values = template_values(run, program, Path("folder"), identity, ("127.0.0.1", 29500))
+    environment = build_environment(
+        program, values, rank_setup(run=run), identity, Path("startup"), Path("probe.json")
+    )
     return build_command(program, values, "python"), environment
 
 
@@ -127,57 +127,44 @@ def test_a_program_that_starts_its_ranks_is_given_no_rank() -> None:
     assert variables["NODE_RANK"] == "1"
 
 
+CUDA, HIP, ROCR = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
+
+
+@pytest.mark.parametrize("starts", ["ranks", "itself"])
 @pytest.mark.parametrize(
     ("given", "shape", "visible"),
     [
-        pytest.param(None, "1x1", "0", id="the first of a workstation"),
-        pytest.param(None, "1x4", "0,1,2,3", id="as many as the run has"),
-        pytest.param("2,3,5", "1x2", "2,3", id="the first of those that the user gives"),
-        pytest.param(UUIDS, "1x1", "GPU-5ebe9f43", id="by their names"),
-        pytest.param("0,1,2,3", "2x2", "0,1", id="more on each node than the run needs"),
-        pytest.param("3", "1x4", "3", id="the one that Slurm has bound to the task"),
-        pytest.param("", "1x2", "", id="none"),
+        pytest.param({}, "1x1", "0", id="the first of a workstation"),
+        pytest.param({}, "1x4", "0,1,2,3", id="as many as the run has"),
+        pytest.param({CUDA: "2,3,5"}, "1x2", "2,3", id="the first of those that the user gives"),
+        pytest.param({CUDA: UUIDS}, "1x1", "GPU-5ebe9f43", id="by their names"),
+        pytest.param({CUDA: "0,1,2,3"}, "2x2", "0,1", id="more on each node than the run needs"),
+        pytest.param({CUDA: "3"}, "1x4", "3", id="the one that Slurm has bound to the task"),
+        pytest.param({CUDA: ""}, "1x2", "", id="none"),
+        pytest.param({HIP: "4,5"}, "1x1", "4", id="of HIP"),
+        pytest.param({ROCR: "4,5"}, "1x1", "0", id="within those of ROCR"),
+        pytest.param({ROCR: "0,1", CUDA: "1,0"}, "1x1", "1", id="of ROCR and CUDA"),
     ],
 )
 def test_a_program_sees_the_gpus_of_its_run_on_this_node_and_no_other(
-    given: str | None, shape: str, visible: str, monkeypatch: pytest.MonkeyPatch
+    given: dict[str, str],
+    shape: str,
+    visible: str,
+    starts: Literal["ranks", "itself"],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """DataParallel and frameworks take all that they see: a run of one device would train on several."""
-    if given is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
-    starts: Literal["ranks", "itself"]
-    for starts in ("ranks", "itself"):
-        found = variables_of(shape, starts=starts)
-        assert found["CUDA_VISIBLE_DEVICES"] == visible
-        assert "HIP_VISIBLE_DEVICES" not in found
-
-
-@pytest.mark.parametrize(
-    ("given", "visible"),
-    [
-        pytest.param({"HIP_VISIBLE_DEVICES": "4,5"}, "4", id="of HIP"),
-        pytest.param({"ROCR_VISIBLE_DEVICES": "4,5"}, "0", id="within those of ROCR"),
-        pytest.param({"ROCR_VISIBLE_DEVICES": "0,1", "CUDA_VISIBLE_DEVICES": "1,0"}, "1", id="of both"),
-    ],
-)
-def test_a_program_under_rocm_sees_the_gpus_of_its_run(
-    given: dict[str, str], visible: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    found = variables_of("1x1")
-    assert found["HIP_VISIBLE_DEVICES"] == found["CUDA_VISIBLE_DEVICES"] == visible
-    assert found.get("ROCR_VISIBLE_DEVICES") == given.get("ROCR_VISIBLE_DEVICES")
+    found = variables_of(shape, starts=starts)
+    assert found[CUDA] == visible
+    # within those of ROCR, if it is set
+    assert found.get(HIP) == (visible if {HIP, ROCR} & given.keys() else None)
+    assert found.get(ROCR) == given.get(ROCR)
 
 
-@pytest.mark.parametrize(("accelerator", "visible"), [("cpu", ""), ("cuda", "0,1")])
-def test_every_rank_sees_the_gpus_of_its_node_none_on_cpus_and_those_that_the_experiment_states(
-    accelerator: str, visible: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cpu_process_sees_no_gpu_unless_the_experiment_states_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most programs take a GPU wherever they see one, by their local rank."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    found = variables_of("2x2", 3, accelerator)
-    assert found["CUDA_VISIBLE_DEVICES"] == visible
-    assert (found["RANK"], found["LOCAL_RANK"], found["WORLD_SIZE"]) == ("3", "1", "4")
-    stated = variables_of("2x2", 3, accelerator, environment={"CUDA_VISIBLE_DEVICES": "1"})
-    assert stated["CUDA_VISIBLE_DEVICES"] == "1"
+    monkeypatch.setenv(CUDA, "0,1")
+    assert variables_of("2x2", 3, "cpu")[CUDA] == ""
+    assert variables_of("2x2", 3, "cpu", environment={CUDA: "1"})[CUDA] == "1"

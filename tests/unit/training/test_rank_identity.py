@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.small_runs import rank_setup
+from tests.small_runs import definition, rank_setup
 
 from scalewise.config.shape import Shape
 from scalewise.execution.rank_files import RankFiles
@@ -50,19 +50,19 @@ BY_TORCHRUN, BY_SRUN = (5, 1, 8, 4), (9, 1, 11, 3)
 @pytest.mark.parametrize(
     ("launcher", "environ", "place", "job"),
     [
-        ("torchrun", TORCHRUN, BY_TORCHRUN, (None, 0)),
-        ("srun", SRUN | {"SLURM_RESTART_COUNT": "2"}, BY_SRUN, ("4711", 2)),
+        ("torchrun", TORCHRUN, BY_TORCHRUN, None),
+        ("srun", SRUN, BY_SRUN, "4711"),
         # inside a Slurm job the word of the launcher counts
-        *((launcher, SRUN | TORCHRUN, BY_TORCHRUN, ("4711", 0)) for launcher in RANK_LAUNCHERS),
-        ("srun", SRUN | TORCHRUN, BY_SRUN, ("4711", 0)),
+        *((launcher, SRUN | TORCHRUN, BY_TORCHRUN, "4711") for launcher in RANK_LAUNCHERS),
+        ("srun", SRUN | TORCHRUN, BY_SRUN, "4711"),
     ],
 )
 def test_a_rank_knows_who_it_is_by_its_launcher(
-    launcher: str, environ: dict[str, str], place: tuple[int, ...], job: tuple[str | None, int]
+    launcher: str, environ: dict[str, str], place: tuple[int, ...], job: str | None
 ) -> None:
     it = identify(environ, launcher)
     assert (it.rank, it.local_rank, it.world_size, it.local_world_size) == place
-    assert (it.slurm_job_id, it.restart_count) == job
+    assert it.slurm_job_id == job
     assert it.host == socket.gethostname()
 
 
@@ -88,7 +88,7 @@ def test_a_half_set_identity_is_an_error_that_names_what_is_missing(
 def test_ranks_that_stand_elsewhere_than_planned_are_refused_with_both_shapes(
     ranks: int, of_node: int
 ) -> None:
-    place = Identity(0, 0, 8, 4, "node-a", None, 0)
+    place = Identity(0, 0, 8, 4, "node-a", None)
     check_place(place, Shape(2, 4))
     with pytest.raises(RuntimeError) as refused:
         check_place(replace(place, world_size=ranks, local_world_size=of_node), Shape(2, 4))
@@ -158,18 +158,18 @@ def test_an_interface_that_is_not_there_is_refused_with_those_that_are(
 def test_the_agents_of_two_nodes_meet_at_a_free_port_that_the_first_has_chosen(
     rank_files: RankFiles, interfaces: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rank_files.begin(rank_setup(shape="2x4", launcher="torchrun", timeout_seconds=5))
+    run = definition().model_copy(update={"shape": Shape(2, 4)})
+    rank_files.begin(rank_setup(run=run, timeout_seconds=5))
     monkeypatch.setattr(node_launcher, "free_port", lambda _address: 24_000)
     words = {}
     for node in ("0", "1"):
         monkeypatch.setenv("SLURM_PROCID", node)
         words[node] = [*agent_options(rank_files)]
 
-    endpoint = rank_files.endpoint()
-    assert endpoint is not None
+    host, port = rank_files.wait_for_endpoint(0)
     for node in ("0", "1"):
-        assert {f"--node-rank={node}", f"--master-port={endpoint.port}", "--nnodes=2"} <= {*words[node]}
-        assert {f"--master-addr={endpoint.host}", "--nproc-per-node=4"} <= {*words[node]}
+        assert {f"--node-rank={node}", f"--master-port={port}", "--nnodes=2"} <= {*words[node]}
+        assert {f"--master-addr={host}", "--nproc-per-node=4"} <= {*words[node]}
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_the_cpus_next_to_a_gpu_are_those_that_the_kernel_names(
 def test_a_rank_that_does_not_see_its_gpu_is_refused_before_its_program_starts(
     visible: str, job: str | None, says: str
 ) -> None:
-    second = Identity(1, 1, 2, 2, "node-a", job, 0)
+    second = Identity(1, 1, 2, 2, "node-a", job)
     with pytest.raises(RuntimeError, match=says) if says else nullcontext():
         check_gpus(visible, second, 1)
 

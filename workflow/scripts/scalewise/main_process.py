@@ -13,7 +13,7 @@ from typing import Any
 from scalewise import snakemake_adapter as adapter
 from scalewise.config.paths import invalid_command
 from scalewise.execution.next_try import is_refused, refused_runs
-from scalewise.execution.slurm import PreemptionWatch
+from scalewise.execution.slurm import requeue_preempted
 from scalewise.plan.make_plan import write_plan
 from scalewise.plan.plan_file import PLAN, Plan
 from scalewise.plan.plan_table import plan_lines
@@ -22,7 +22,6 @@ from scalewise.plan.runs.allocation import SHARED_NODE
 from scalewise.plan.study import check_results_folder, load_study
 from scalewise.records import utc_now
 from scalewise.site.commands import SUBMISSION_COMMANDS, ignore_variables, missing_commands
-from scalewise.site.preflight import Preflight
 
 RESULTS = Path("results")
 
@@ -113,14 +112,14 @@ def begin_jobs(workflow: Any, study: Study, plan: Plan, train: Any) -> None:
         )
     known = {name: value for name, value in replaced.items() if isinstance(value, int | str)}
     for site in plan["sites"].values():
-        of_profile = Preflight.model_validate(site["preflight"]).on_profile(known)
-        site["preflight"] = of_profile.model_dump(mode="json")
+        for resources in site["preflight"]["requests"].values():
+            resources.update(known)
     # a dry run shows them below its plan
     for warning in study.warnings:
         print(f"Warning: {warning}", file=sys.stderr)
     os.environ[PLAN] = str(write_plan(plan))
     if in_slurm:
-        PreemptionWatch(Path.cwd()).start()
+        requeue_preempted(Path.cwd())
     adapter.refuse_tries(partial(is_refused, plan, RESULTS, utc_now()))
 
 

@@ -307,13 +307,9 @@ class Failure(_Record):
         permanent: Whether another try would end the same way.
         started_at: UTC, ISO 8601.
         ended_at: UTC, ISO 8601.
-        host: Host of the job.
-        attempt: Snakemake's count of its tries at the run, from 1.
         slurm_job_id: None outside Slurm.
         limit_seconds: The run's limit.
-        job_seconds: Time of each of its jobs; 0 without a scheduler.
         seconds: Time of this try and of those before it.
-        command_seconds: Time of this try and of those before it in one command of Snakemake.
         traceback: Traceback of the first rank that raised; empty if none did.
         log_tail: Last lines of train.log.
     """
@@ -325,13 +321,9 @@ class Failure(_Record):
     permanent: bool = False
     started_at: str
     ended_at: str
-    host: str = ""
-    attempt: int = 1
     slurm_job_id: str | None = None
     limit_seconds: float
-    job_seconds: float = 0.0
     seconds: Seconds
-    command_seconds: Seconds = 0.0
     traceback: str = ""
     log_tail: list[str] = []
 

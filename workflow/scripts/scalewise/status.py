@@ -9,24 +9,21 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pydantic import ValidationError
 
 from scalewise.analysis.disturbed import DISTURBED, named_runs
 from scalewise.analysis.runs import NOT_RUN
 from scalewise.analysis.study import Analysis, parts_of
 from scalewise.config.shape import count_devices
 from scalewise.execution.lock import is_training
-from scalewise.execution.rank_files import ATTEMPT, PROGRESS, Progress
+from scalewise.execution.rank_files import ATTEMPT, RankFiles
 from scalewise.execution.slurm import queued_jobs
 from scalewise.plan.formatting import DAY, duration_text, format_3sig
 from scalewise.plan.plan_file import Plan, runs_in_slurm
 from scalewise.plan.runs.spending import spent_device_hours
-from scalewise.records import read_regular
 from scalewise.report.proposal import analysis_of
 from scalewise.site.commands import ask
 from scalewise.terminal import REPORT, answer_line, wrapped
@@ -92,10 +89,8 @@ def _state(
     # a run that was killed leaves its progress, and on one machine only a run at work holds its lock
     at_work = "running" if queue is None and is_training(folder) else ""
     state = at_work if queue is None else queue.get((experiment, run), "")
-    if state == "running":
-        with suppress(OSError, ValidationError):
-            progress = Progress.model_validate_json(read_regular(folder / ATTEMPT / PROGRESS))
-            state += f" ({progress}, {duration_text(now - progress.reported_at)} ago)"
+    if state == "running" and (progress := RankFiles(folder / ATTEMPT).read_progress()) is not None:
+        state += f" ({progress.text}, {duration_text(now - progress.reported_at)} ago)"
     return state or ("waiting" if row["outcome"] == NOT_RUN else str(row["outcome"]))
 
 

@@ -39,16 +39,17 @@ def end_message(plan: Plan, results: Path, *, failed: bool = False) -> str:
         results: Folder of all experiments.
         failed: Whether a step has failed, so that answers may be missing or old.
     """
-    if not failed:
-        return "\n".join(decision_lines(results))
-    failures = dict(failed_runs(plan, results))
-    lines = []
+    failures = dict(failed_runs(plan, results)) if failed else {}
+    lines: list[str] = []
     for name in plan["experiments"]:
         answer = results / name / ANSWER
-        if answer.exists() and not any(failed == name for failed, _ in failures):
-            lines += _cards(answer)
-        else:
+        if answer.exists() and name not in {experiment for experiment, _ in failures}:
+            lines += ["", *_card(answer)] if lines else _card(answer)
+        elif failed:
             lines.append(f"No answer for {name} yet.")
+    if not failed:
+        report = results / REPORT
+        return "\n".join([*lines, f"Report: {report}"] if report.exists() else lines)
     repeats = failures and failures.keys() == refused_runs(plan, results).keys()
     again = "would end the same way" if repeats else "makes what is missing"
     here = CLI.relative_to(Path.cwd()) if CLI.is_relative_to(Path.cwd()) else CLI
@@ -62,23 +63,12 @@ def end_message(plan: Plan, results: Path, *, failed: bool = False) -> str:
     )
 
 
-def decision_lines(results: Path) -> list[str]:
-    """Return each experiment's card, and the path of the report; nothing if there is none."""
-    path, report = results / DECISION, results / REPORT
-    if not path.exists():
-        return []
-    return [*_cards(path), *([f"Report: {report}"] if report.exists() else [])]
-
-
-def _cards(path: Path) -> list[str]:
-    """Return the cards of a file with one or several answers; a damaged one has a line with the fix."""
+def _card(path: Path) -> list[str]:
+    """Return the card of an answer; a damaged one has a line with the fix."""
     try:
-        found = json.loads(read_regular(path))
-        cards = ["\n".join(card_lines(each)) for each in (found if path.name == DECISION else [found])]
+        return list(card_lines(json.loads(read_regular(path))))
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        report = path.with_name(REPORT)
-        return [f"{path} is damaged. Delete it and {report}, and give the same snakemake command again."]
-    return "\n\n".join(cards).splitlines()
+        return [f"{path} is damaged. Delete it, and give the same snakemake command again."]
 
 
 def failed_runs(plan: Plan, results: Path) -> Iterator[tuple[tuple[str, str], Failure]]:

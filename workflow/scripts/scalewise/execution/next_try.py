@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from scalewise.execution.inputs import input_hashes
+from scalewise.execution.run_folder import input_hashes
 from scalewise.plan.plan_file import Limits, Plan, TrainJob
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import RECORD, Failure, RecordError, read_failure, seconds_between
@@ -37,13 +37,10 @@ def failure_to_repeat(job: TrainJob, folder: Path, attempt: int) -> Failure | No
     if limit_of_try(limits, attempt, failure) < LEAST_SECONDS:
         spent = f"its tries have taken the {limits.limit_seconds:.0f} s that the budget counts for it."
         return failure.model_copy(update={"reason": f"{spent} The last one: {failure.reason}"})
-    if failure.outcome == "timed-out" and (
-        limits.limit_seconds > failure.limit_seconds or limits.job_seconds > failure.job_seconds
-    ):
-        return None
-    by_user = attempt == 1
-    repeats = failure.permanent and (not by_user or failure.outcome == "timed-out")
-    return failure if repeats or (failure.outcome == "timed-out" and not by_user) else None
+    if failure.outcome != "timed-out":
+        return failure if failure.permanent and attempt > 1 else None
+    has_more_time = limits.limit_seconds > failure.limit_seconds
+    return failure if not has_more_time and (failure.permanent or attempt > 1) else None
 
 
 def is_refused(plan: Plan, results: Path, began: str, experiment: str, run: str, attempt: int) -> bool:
@@ -92,11 +89,14 @@ def earlier_failure(folder: Path, definition: RunDefinition, inputs: Mapping[str
     return None
 
 
-def limit_of_try(limits: Limits, attempt: int, failure: Failure | None) -> float:
-    """Return the seconds that a try may take: in a budget, all tries of one command share the limit."""
+def limit_of_try(limits: Limits, attempt: int, failure: Failure | None, saved_seconds: float = 0.0) -> float:
+    """Return the seconds that a try may take: the limit without the time of what is saved.
+
+    In a budget, all tries so far share the limit once Snakemake tries again.
+    """
     if failure is None or attempt == 1 or not limits.limit_over_tries:
-        return limits.limit_seconds
-    return limits.limit_seconds - failure.command_seconds
+        return limits.limit_seconds - saved_seconds
+    return limits.limit_seconds - failure.seconds
 
 
 def dataset_path(job: TrainJob) -> Path | None:

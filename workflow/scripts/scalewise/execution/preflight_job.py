@@ -5,6 +5,7 @@ Needs no torch; the ranks run ``hello.py``.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -16,12 +17,11 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-
-from pydantic import BaseModel
+from typing import Any
 
 from scalewise.config.shape import count_devices
 from scalewise.execution.lock import MACHINE_WAIT_SECONDS, machine_lock
-from scalewise.execution.log import printable
+from scalewise.execution.run_folder import printable
 from scalewise.execution.start import SCRIPTS, RankProcesses
 from scalewise.plan.formatting import format_3sig
 from scalewise.plan.launch import SiteLaunch, build_launch
@@ -38,51 +38,8 @@ REPORT_SECONDS = 60
 PLACES_TASKS = "Look for options in slurm.extra that place tasks or bind CPUs."
 
 
-class HelloRank(BaseModel, frozen=True):
-    """The report of one rank of ``hello.py``.
-
-    Args:
-        cpus: Number of CPUs that the rank may run on.
-        gpu: Identity of its GPU; empty for a CPU process.
-        total: Sum of rank + 1 over all ranks, by all-reduce.
-        datasets: Bytes of each prepared file on the rank's node; None if it is missing there.
-    """
-
-    rank: int
-    local_rank: int
-    host: str
-    device: str
-    gpu: str = ""
-    cpus: int
-    python: str
-    torch: str
-    total: float
-    datasets: dict[str, int | None]
-
-
-class TimedAllReduce(BaseModel, frozen=True):
-    """The time of an all-reduce, the mean of some, on the slowest rank.
-
-    Args:
-        where: ``inside a node`` or ``across nodes``.
-        hardware: The link that carries it; empty if unknown.
-        promised: Bytes per second of the hardware in one direction; 0 if unknown.
-    """
-
-    where: str
-    devices: int
-    bytes: int
-    seconds: float
-    hardware: str = ""
-    promised: float = 0
-
-
-class HelloReport(BaseModel, frozen=True):
-    """The reports of all ranks, in rank order."""
-
-    ranks: list[HelloRank]
-    all_reduces: list[TimedAllReduce] = []
-    interface: str = ""
+Rank = Mapping[str, Any]
+"""The report of one rank of ``hello.py``, as JSON."""
 
 
 def run_preflight(plan: Plan, plan_path: str, folder: Path, status: str = "squeue") -> bool:
@@ -201,7 +158,7 @@ def _note(text: str) -> None:
 
 
 def judge(report: Path, log: Path, preflight: Preflight, end: str) -> Iterator[Finding]:
-    """Compare the ranks' report with the plan; without a report, quote the end of their output.
+    """Compare the ranks' report with the plan; without a report, quote the first error in their output.
 
     Args:
         report: The ranks' report, which may arrive late.
@@ -213,8 +170,7 @@ def judge(report: Path, log: Path, preflight: Preflight, end: str) -> Iterator[F
     while not report.exists() and time.monotonic() < deadline:
         time.sleep(1)
     if report.exists():
-        found = HelloReport.model_validate_json(report.read_text(encoding="utf-8"))
-        yield from check_report(found, preflight, file_sizes(preflight.datasets))
+        yield from check_report(json.loads(report.read_text(encoding="utf-8")), preflight)
         return
     yield bad(
         f"the hello job over {preflight.shape} ended without a report ({end}): {_first_error(log)}",
@@ -231,25 +187,20 @@ def _first_error(log: Path) -> str:
             lines = [printable(line.strip()) for line in text.splitlines() if line.strip()]
     # a traceback ends with a line that begins with the exception; that of a peer says only that another left
     errors = [line for line in lines if re.match(r"(\[rank\d+\]: ?)?\w*(Error|Exception)\b", line)]
-    return next(iter([*errors, *lines[-1:]]), "there is no output")
+    return [*errors, *lines[-1:], "there is no output"][0]
 
 
-def file_sizes(paths: Sequence[str]) -> dict[str, int | None]:
-    """Return the bytes of each file; None if it is missing on this node."""
-    return {path: Path(path).stat().st_size if Path(path).exists() else None for path in paths}
-
-
-def check_report(
-    report: HelloReport, preflight: Preflight, here: Mapping[str, int | None]
-) -> Iterator[Finding]:
-    """Compare the ranks' reports with the plan, and with the files' sizes on the starting node."""
-    ranks, shape = report.ranks, preflight.shape
+def check_report(report: Mapping[str, Any], preflight: Preflight) -> Iterator[Finding]:
+    """Compare the report of ``hello.py`` with the plan."""
+    ranks, shape = report["ranks"], preflight.shape
     for rank in ranks:
-        gpu = f" {rank.gpu}" if rank.gpu else ""
-        yield ok(f"rank {rank.rank} on {rank.host}: {rank.device}{gpu}, {rank.cpus} CPUs")
+        yield ok(
+            f"rank {rank['rank']} on {rank['host']}: {rank['device']} {rank['gpu']}".rstrip()
+            + f", {rank['cpus']} CPUs"
+        )
     hosts = defaultdict(list)
     for rank in ranks:
-        hosts[rank.host].append(rank.local_rank)
+        hosts[rank["host"]].append(rank["local_rank"])
     planned = list(range(shape.devices_per_node))
     if len(hosts) == shape.nodes and all(sorted(places) == planned for places in hosts.values()):
         yield ok(f"{shape.devices_per_node} ranks on each of {', '.join(hosts)}")
@@ -258,59 +209,55 @@ def check_report(
         yield bad(f"planned were {shape} ranks, found {placed}", PLACES_TASKS)
     yield from _check_devices(ranks, preflight.cpus_per_device)
     expected = shape.world_size * (shape.world_size + 1) / 2
-    if wrong := [rank.rank for rank in ranks if rank.total != expected]:
+    if wrong := [rank["rank"] for rank in ranks if rank["total"] != expected]:
         fix = "Set network_interface in the site file, and ask the site which one is right."
         yield bad(f"the all-reduce gave ranks {wrong} another sum than {expected:g}", fix)
     else:
         yield ok(f"all-reduce over {shape.world_size} ranks")
-    yield from map(_check_rate, report.all_reduces)
-    if report.interface:
-        yield ok(f"network_interface {report.interface}")
-    environments = sorted({f"{rank.python} with torch {rank.torch}" for rank in ranks})
+    yield from map(_check_rate, report["all_reduces"])
+    if report["interface"]:
+        yield ok(f"network_interface {report['interface']}")
+    environments = sorted({f"{rank['python']} with torch {rank['torch']}" for rank in ranks})
     if len(environments) == 1:
         yield ok(f"every rank runs {environments[0]}")
     else:
         fix = "Set python in the site file, or correct prelude."
         yield bad(f"ranks run different programs: {'; '.join(environments)}", fix)
-    yield from _check_datasets(ranks, here)
-
-
-def _check_datasets(ranks: Sequence[HelloRank], here: Mapping[str, int | None]) -> Iterator[Finding]:
-    for path, size in here.items():
-        differing = sorted({rank.host for rank in ranks if rank.datasets.get(path) != size})
-        if size is None:
-            yield bad(f"{path} is missing", "Run snakemake once more.")
-        elif differing:
-            fix = "Work in a folder that all nodes share, and bind it if there is a container."
-            yield bad(f"{path} is not the same seen from {', '.join(differing)}", fix)
+    for path in preflight.datasets:
+        sizes = {rank["host"]: rank["datasets"].get(path) for rank in ranks}
+        texts = {host: "missing" if size is None else f"{size:,} bytes" for host, size in sizes.items()}
+        if len(set(sizes.values())) == 1 and None not in sizes.values():
+            yield ok(f"{path}: {next(iter(texts.values()))} on every node")
         else:
-            yield ok(f"{path}: {size:,} bytes on every node")
+            fix = "Work in a folder that all nodes share, and bind it if there is a container."
+            seen = ", ".join(f"{text} on {host}" for host, text in texts.items())
+            yield bad(f"{path} is not the same on every node: {seen}", fix)
 
 
-def _check_devices(ranks: Sequence[HelloRank], cpus_per_device: int) -> Iterator[Finding]:
-    if len(models := sorted({rank.device for rank in ranks})) > 1:
+def _check_devices(ranks: Sequence[Rank], cpus_per_device: int) -> Iterator[Finding]:
+    if len(models := sorted({rank["device"] for rank in ranks})) > 1:
         fix = 'Name the type in gpu_type, or a feature as slurm.extra: ["--constraint=FEATURE"].'
         yield bad(f"ranks have different devices, whose runs cannot be compared: {'; '.join(models)}", fix)
-    for (host, gpu), number in Counter((rank.host, rank.gpu) for rank in ranks if rank.gpu).items():
+    for (host, gpu), number in Counter((rank["host"], rank["gpu"]) for rank in ranks if rank["gpu"]).items():
         if number > 1:
             yield bad(f"{number} ranks on {host} share one GPU ({gpu})", "Correct devices_per_node.")
-    if few := next((rank for rank in ranks if rank.cpus < cpus_per_device), None):
-        text = f"rank {few.rank} on {few.host} has {few.cpus} of its {cpus_per_device} CPUs"
+    if few := next((rank for rank in ranks if rank["cpus"] < cpus_per_device), None):
+        text = f"rank {few['rank']} on {few['host']} has {few['cpus']} of its {cpus_per_device} CPUs"
         yield bad(text, PLACES_TASKS)
 
 
-def _check_rate(timed: TimedAllReduce) -> Finding:
-    """Compare an all-reduce with its hardware, if that is known."""
+def _check_rate(timed: Mapping[str, Any]) -> Finding:
+    """Compare the mean time of an all-reduce with its hardware, if that is known."""
     # the slowest link of a ring carries each byte so often: nccl-tests call this the bus bandwidth
-    rate = 2 * (1 - 1 / timed.devices) * timed.bytes / timed.seconds
+    rate = 2 * (1 - 1 / timed["devices"]) * timed["bytes"] / timed["seconds"]
     text = (
-        f"all-reduce {timed.where}, {count_devices(timed.devices)}: {timed.bytes / 1e6:.1f} MB in "
-        f"{format_3sig(1e3 * timed.seconds)} ms, {format_3sig(rate / 1e9)} GB/s"
+        f"all-reduce {timed['where']}, {count_devices(timed['devices'])}: {timed['bytes'] / 1e6:.1f} MB in "
+        f"{format_3sig(1e3 * timed['seconds'])} ms, {format_3sig(rate / 1e9)} GB/s"
     )
-    if not timed.promised:
+    if not timed["promised"]:
         return ok(text)
-    share = rate / timed.promised
-    text += f", {100 * share:.0f} % of the {format_3sig(timed.promised / 1e9)} GB/s of {timed.hardware}"
+    share = rate / timed["promised"]
+    text += f", {100 * share:.0f} % of the {format_3sig(timed['promised'] / 1e9)} GB/s of {timed['hardware']}"
     if share >= SHARE_EXPECTED:
         return ok(text)
     return unknown(text, "If that is too slow, look with NCCL_DEBUG=INFO, or set network_interface.")

@@ -6,8 +6,9 @@ Files work for every launcher and across nodes, and a rank that is killed cannot
 file               written by                               read by
 =================  =======================================  =======================================
 rank_setup.json    job, before the ranks start              ranks; the next job, if there is no result
-endpoint.json      rank 0, or torchrun's first agent        the other ranks or agents
+endpoint           rank 0, or torchrun's first agent        the other ranks or agents
 rank{n}.json       rank n                                   job
+failed             the ranks that fail                      job
 progress.json      rank 0                                   job, status
 stop               job, or a node's torchrun agent          ranks
 =================  =======================================  =======================================
@@ -25,13 +26,13 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
-from scalewise.plan.launch import RankLaunch
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.records import write_json
+from scalewise.plan.runs.training_program import program_of
+from scalewise.records import Provenance, write_json
 
 ATTEMPT = "attempt"
 """The folder of these files, below that of the run's records."""
@@ -42,26 +43,24 @@ PROGRAM_FOLDER = "program"
 PROBE = "probe"
 """The folder of the probe's files, below that of the files of the ranks."""
 
-GROUP, BARRIER = "init_process_group", "barrier"
-"""Functions in which each rank waits for all others, as measure/rank_waits.py names them."""
+RANK_SETUP, ENDPOINT, PROGRESS, FAILED, STOP = (
+    "rank_setup.json",
+    "endpoint",
+    "progress.json",
+    "failed",
+    "stop",
+)
 
-RANK_SETUP, ENDPOINT, PROGRESS, STOP = "rank_setup.json", "endpoint.json", "progress.json", "stop"
-
-_TIMEOUTS = ("timed out", "timeout")
 _CONSEQUENCES = (
     "connection closed by peer",
     "connection reset by peer",
     "broken pipe",
     "remote process exited",
     "recvvalue failed",
-    *_TIMEOUTS,
+    "timed out",
+    "timeout",
 )
 """Phrases of gloo, nccl and the store in errors of ranks that have lost another rank: never the cause."""
-
-
-def is_timeout(error: str) -> bool:
-    """Whether an error of a rank means that another one did not answer in time."""
-    return any(phrase in error.lower() for phrase in _TIMEOUTS)
 
 
 def is_consequence(error: str) -> bool:
@@ -69,106 +68,105 @@ def is_consequence(error: str) -> bool:
     return any(phrase in error.lower() for phrase in _CONSEQUENCES)
 
 
-class _Note(BaseModel):
-    model_config = ConfigDict(frozen=True, defer_build=True)
-
-
-N = TypeVar("N", bound=_Note)
-
-
-class TrainSpec(_Note):
-    """The run that the ranks of a training train.
+class RankSetup(BaseModel, frozen=True, defer_build=True):
+    """The run as its ranks read it: what they train, how they meet, and what their records say of the job.
 
     Args:
         dataset: The prepared file; None if a user's program trains.
         folder: Receives the run's records.
+        inputs: Hashes of the input files that define the run, by name.
         started_at: UTC, ISO 8601; before the ranks were started.
+        timeout_seconds: A rank waits this long for another.
+        limit_seconds: The job ends the ranks after this time.
+        supervisor_host: The host of the job that started the ranks.
+        supervisor_pid: The job's process there; None under Slurm, which ends the ranks.
+        network_interface: The interface for traffic between nodes; None for that of the node's address.
+        token: Names the job among those that use the folder.
+        from_step: Optimizer steps in the checkpoint that the program resumes from; 0 without one.
+        failed_seconds: Time of earlier tries at the run, which left no result.
+        slurm_job_id: None outside Slurm.
+        restart_count: Number of times that Slurm has requeued the job.
         other_jobs: Other jobs of all users on the run's nodes when it began; None if unknown.
         study_jobs: Those of them that are of this study; None if unknown.
-        input_hashes: Hashes of the input files that define the run, by name.
-        from_step: Optimizer steps in the checkpoint that this start resumes from; 0 without one.
-        failed_seconds: Time of earlier tries at the run, which left no result.
     """
 
     definition: RunDefinition
     dataset: Path | None
     folder: Path
+    inputs: dict[str, str]
     started_at: str
-    other_jobs: int | None = None
-    study_jobs: int | None = None
-    input_hashes: dict[str, str] = {}
+    timeout_seconds: int
+    limit_seconds: float
+    supervisor_host: str
+    supervisor_pid: int | None = None
+    network_interface: str | None = None
+    token: str = ""
     from_step: int = 0
     failed_seconds: float = 0.0
+    slurm_job_id: str | None = None
+    restart_count: int = 0
+    other_jobs: int | None = None
+    study_jobs: int | None = None
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks."""
+        return self.definition.shape.world_size
+
+    @property
+    def resumes(self) -> bool:
+        """Whether what the program has saved remains if it is ended early."""
+        return program_of(self.definition).resumes
 
     @property
     def output(self) -> Path:
         """The folder for what the program writes."""
         return self.folder / PROGRAM_FOLDER
 
-
-class RankSetup(RankLaunch):
-    """The start of the ranks, their rendezvous and their work.
-
-    Args:
-        network_interface: The interface for traffic between nodes; None for that of the node's address.
-        timeout_seconds: A rank waits this long for another.
-        supervisor_host: The host of the job that started the ranks.
-        supervisor_pid: The job's process there; None under Slurm, which ends the ranks.
-        token: Names the job among those that use the folder.
-        training: The run to train.
-    """
-
-    network_interface: str | None
-    timeout_seconds: int
-    supervisor_host: str
-    supervisor_pid: int | None
-    token: str = ""
-    training: TrainSpec | None = None
+    def provenance(self, ended_at: str, **of_ranks: Any) -> Provenance:
+        """Return the origin of the run's numbers, with what its ranks have found on their hosts."""
+        lists: dict[str, Any] = {name: [] for name in ("hosts", "devices", "environments", "gpu_limits")}
+        return Provenance(
+            launcher=self.definition.launcher,
+            started_at=self.started_at,
+            ended_at=ended_at,
+            slurm_job_id=self.slurm_job_id,
+            restart_count=self.restart_count,
+            other_jobs=self.other_jobs,
+            study_jobs=self.study_jobs,
+            failed_seconds=self.failed_seconds,
+            inputs=self.inputs,
+            **{"commit": None} | lists | of_ranks,
+        )
 
 
-class Endpoint(_Note):
-    """The address at which rank 0, or the agent of the first node, waits for the others."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
-
-
-class Progress(_Note):
-    """The progress of a training, as rank 0 reported it last.
+class Progress(BaseModel, frozen=True, defer_build=True):
+    """``progress.json``: the progress of a training, as rank 0 reported it last.
 
     Args:
-        epoch: Epochs done.
-        epochs: Epochs of the whole training, if they end it; 0 for a program, whose epochs are unknown.
         step: Optimizer steps done since the training began.
-        steps: Optimizer steps of the whole training, if they end it; None otherwise.
-        reported_at: Time of the report, seconds since the epoch by the clock of rank 0's host.
+        text: The same for readers: ``epoch 3/10``.
+        reported_at: Seconds since the epoch by the clock of rank 0's host.
     """
 
-    epoch: int
-    epochs: int
-    step: int = 0
-    steps: int | None = None
-    reported_at: float = 0.0
-
-    def __str__(self) -> str:
-        if self.steps is not None:
-            return f"step {self.step}/{self.steps}"
-        return f"epoch {self.epoch}/{self.epochs}" if self.epochs else f"step {self.step}"
+    step: int
+    text: str
+    reported_at: float
 
 
-class Rank(_Note):
+State = Literal["running", "terminated", "finished", "failed", "stopped"]
+
+
+class Rank(BaseModel, frozen=True, defer_build=True):
     """``rank{n}.json``: the state of a rank, which the rank writes.
 
     Args:
         pid: Number of its process; for a program, of the program's process.
+        changed_at: Seconds since the epoch by the host's clock; orders the ranks of one host.
         state: ``terminated`` after a request to end, which launchers send to the peers of a rank that failed;
             ``stopped`` if it has ended because of a signal or of ``stop``.
         stop_source: The signal's name, or the text of ``stop``.
-        error: The type and text of the exception that ended it; empty in other states, as are the next four.
-        failed_at: Seconds since the epoch by the host's clock; orders the ranks of one host.
+        error: The type and text of the exception that ended it; empty in other states, as are the next three.
         out_of_memory: Whether the device had no memory left.
         permanent: Whether another try would end the same way.
     """
@@ -176,11 +174,11 @@ class Rank(_Note):
     rank: int
     host: str
     pid: int
-    state: Literal["running", "terminated", "finished", "failed", "stopped"] = "running"
+    changed_at: float = 0.0
+    state: State = "running"
     stop_source: str = ""
     error: str = ""
     traceback: str = ""
-    failed_at: float = 0.0
     out_of_memory: bool = False
     permanent: bool = False
 
@@ -190,44 +188,39 @@ class Rank(_Note):
     @property
     def failure(self) -> str:
         """The rank, its host and the first line of its error."""
-        return f"rank {self.rank} on {self.host}: {(self.error.splitlines() or [''])[0]}"
+        return f"rank {self.rank} on {self.host}: {self.error.partition(chr(10))[0]}"
 
 
-class RankWait(_Note):
-    """``{rank}.{pid}.wait``: the place where a rank waits for the others; the probe writes it.
-
-    Args:
-        address: Host and port at which it looks for rank 0; empty if unknown.
-        where: The function that it is in; empty after it has returned.
-    """
-
-    rank: int
-    host: str
-    address: str
-    where: str
+def probe_files(folder: Path, kind: str) -> list[Path]:
+    """List the probe's files of a kind: a network file system may remember that one was missing."""
+    with suppress(OSError):
+        return [path for path in folder.iterdir() if path.name.endswith(f".{kind}")]
+    return []
 
 
-def _read(path: Path, kind: type[N]) -> N | None:
-    """Return a note; None before it is written, and if it cannot be read."""
-    with suppress(OSError, ValidationError):
-        return kind.model_validate_json(path.read_text(encoding="utf-8"))
-    return None
-
-
-def read_waits(folder: Path) -> dict[int, RankWait]:
-    """Return the last note of each rank that has reached ``init_process_group``, by rank."""
-    waits = [wait for path in folder.glob("*.wait") if (wait := _read(path, RankWait)) is not None]
-    return {wait.rank: wait for wait in sorted(waits, key=lambda wait: wait.rank)}
-
-
-def steps_of_ranks(folder: Path) -> dict[int, int]:
-    """Return the optimizer steps that each rank has noted, by rank."""
-    found: dict[int, int] = {}
-    for path in folder.glob("*.steps"):
+def steps_by_rank(folder: Path, kind: str = "steps") -> dict[int, int]:
+    """Return the optimizer steps in the probe's files of a kind, by rank."""
+    steps: dict[int, int] = {}
+    for path in probe_files(folder, kind):
         with suppress(OSError, ValueError):
-            rank, done = int(path.name.partition(".")[0]), int(path.read_text(encoding="utf-8"))
-            found[rank] = max(done, found.get(rank, 0))
-    return dict(sorted(found.items()))
+            rank = int(path.name.partition(".")[0])
+            steps[rank] = max(int(path.read_text(encoding="utf-8")), steps.get(rank, 0))
+    return steps
+
+
+def read_waits(folder: Path) -> dict[int, dict[str, Any]]:
+    """Return where each rank waits that has reached ``init_process_group``, as the probe has written it last.
+
+    Returns:
+        By rank: its host, the function in which it waits (``where``, empty outside of one), and the address
+        at which it looks for rank 0.
+    """
+    waits = {}
+    for path in probe_files(folder, "wait"):
+        with suppress(OSError, ValueError):
+            wait = json.loads(path.read_text(encoding="utf-8"))
+            waits[wait["rank"]] = wait
+    return waits
 
 
 @dataclass(frozen=True)
@@ -265,10 +258,10 @@ class RankFiles:
         """Read how the ranks meet, and their work."""
         return RankSetup.model_validate_json((self.folder / RANK_SETUP).read_text(encoding="utf-8"))
 
-    def unfinished(self) -> TrainSpec | None:
-        """Return the training of the last job; None if there is none or it cannot be read."""
+    def unfinished(self) -> RankSetup | None:
+        """Return the work of the last job; None if there is none or it cannot be read."""
         with suppress(OSError, ValidationError):
-            return self.rank_setup().training
+            return self.rank_setup()
         return None
 
     def request_stop(self, because: str) -> None:
@@ -323,73 +316,59 @@ class RankFiles:
 
     def publish_endpoint(self, host: str, port: int) -> None:
         """Write the address to which the others connect."""
-        self._write(ENDPOINT, Endpoint(host=host, port=port).model_dump_json())
+        self._write(ENDPOINT, f"{host}:{port}")
 
-    def endpoint(self) -> Endpoint | None:
-        """Read the address to which the others connect; None before it is published."""
-        return _read(self.folder / ENDPOINT, Endpoint)
+    def endpoint(self) -> str:
+        """Return the address to which the others connect, ``host:port``; empty before it is published."""
+        with suppress(OSError):
+            if self._lists(ENDPOINT):
+                return (self.folder / ENDPOINT).read_text(encoding="utf-8")
+        return ""
 
-    def wait_for_endpoint(self, timeout_seconds: float) -> Endpoint:
-        """Wait for the address to connect to.
+    def wait_for_endpoint(self, timeout_seconds: float) -> tuple[str, int]:
+        """Wait for the address to connect to; return host and port.
 
         Raises:
             TimeoutError: There was none in time.
         """
         deadline = time.monotonic() + timeout_seconds
-        while not self._lists(ENDPOINT) or (endpoint := self.endpoint()) is None:
+        while not (endpoint := self.endpoint()):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"timed out: no rank waited at a rendezvous within {timeout_seconds:g} s")
             time.sleep(0.05)
-        return endpoint
+        host, _, port = endpoint.rpartition(":")
+        return host, int(port)
 
     # ---- from the ranks to the job
 
-    def started(self, rank: int, host: str, pid: int | None = None) -> None:
-        """State that a rank runs, in this process or in another one."""
-        self._write_rank(Rank(rank=rank, host=host, pid=pid or os.getpid()))
-
-    def finished(self, rank: int) -> None:
-        """State that a rank has ended in order."""
-        self._change(rank, state="finished")
-
-    def terminated(self, rank: int) -> None:
-        """State that a rank was requested to end, unless it has ended."""
-        if (earlier := self.read_rank(rank)) is not None and earlier.state == "running":
-            self._change(rank, state="terminated")
-
-    def stopped(self, rank: int, source: str) -> None:
-        """State that a rank has ended because of a signal or a request to stop."""
-        self._change(rank, state="stopped", stop_source=source)
-
-    def failed(self, rank: int, host: str, error: str, **facts: Any) -> None:
-        """State the reason that ends a rank; facts are further fields of ``Rank``."""
-        earlier = self.read_rank(rank) or Rank(rank=rank, host=host, pid=os.getpid())
-        failure = {"state": "failed", "error": error, "failed_at": time.time(), **facts}
-        self._write_rank(earlier.model_copy(update=failure))
-
-    def _change(self, rank: int, **changes: str) -> None:
-        self.check_current()
-        if (earlier := self.read_rank(rank)) is not None:
-            self._write_rank(earlier.model_copy(update=changes))
-
-    def _write_rank(self, rank: Rank) -> None:
-        self._write(f"rank{rank.rank}.json", rank.model_dump_json())
+    def mark(self, rank: int, state: State, **facts: Any) -> None:
+        """Write the state of a rank; facts are further fields of ``Rank``, at first host and pid."""
+        earlier = self.read_rank(rank) or Rank(rank=rank, host="", pid=os.getpid())
+        changes = {"state": state, "changed_at": time.time(), **facts}
+        self._write(f"rank{rank}.json", earlier.model_copy(update=changes).model_dump_json())
+        if state == "failed":
+            (self.folder / FAILED).touch()
 
     def read_rank(self, rank: int) -> Rank | None:
         """Read the state of a rank; None before it has started, and if its file cannot be read."""
-        return _read(self.folder / f"rank{rank}.json", Rank)
+        with suppress(OSError, ValidationError):
+            return Rank.model_validate_json((self.folder / f"rank{rank}.json").read_bytes())
+        return None
 
     def ranks(self, world_size: int) -> list[Rank]:
         """Read the states of the ranks that have started."""
         return [rank for number in range(world_size) if (rank := self.read_rank(number)) is not None]
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, step: int, text: str) -> None:
         """Write the progress of the training, for the job and the status."""
-        self._write(PROGRESS, progress.model_copy(update={"reported_at": time.time()}).model_dump_json())
+        progress = Progress(step=step, text=text, reported_at=time.time())
+        self._write(PROGRESS, progress.model_dump_json())
 
     def read_progress(self) -> Progress | None:
         """Read the progress that rank 0 reported last; None before the first."""
-        return _read(self.folder / PROGRESS, Progress)
+        with suppress(OSError, ValidationError):
+            return Progress.model_validate_json((self.folder / PROGRESS).read_bytes())
+        return None
 
 
 def _token(folder: Path) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,20 +53,16 @@ def earlier_job(environ: Mapping[str, str]) -> str:
     """Return the job that trains the run of this job since an earlier time; empty if none is known."""
     jobs = {job.number: job for job in queued_jobs()}
     this = jobs.get(environ.get("SLURM_JOB_ID", ""))
-    if this is None or not this.comment.startswith("rule_"):
+    if this is None or not this.wildcards:
         return ""
-
-    def began(job: QueuedJob) -> tuple[str, int]:
-        return job.started, int(job.number)
-
-    twins = [
-        job
+    # two that began in the same second: the lower number is first
+    began = {
+        (job.started, int(job.number)): job.number
         for job in jobs.values()
-        if (job.comment, job.folder) == (this.comment, this.folder)
-        and job.state != "PENDING"
-        and began(job) < began(this)
-    ]
-    return min(twins, key=began).number if twins else ""
+        if (job.comment, job.folder) == (this.comment, this.folder) and job.state != "PENDING"
+    }
+    first = min(began, default=None)
+    return began[first] if first and first < (this.started, int(this.number)) else ""
 
 
 def _of_job(job: str, field: str) -> str | None:
@@ -109,52 +104,49 @@ def requeue(job: str) -> str:
     return "" if answer.ok else answer.failure
 
 
-class PreemptionWatch:
-    """Puts preempted jobs of the studies in a folder back into the queue, from a thread of snakemake.
+def requeue_preempted(folder: Path) -> None:
+    """Put preempted jobs of the studies in a folder back into the queue, from a thread of snakemake.
 
     If a partition preempts by requeueing, Slurm does so. If it preempts by cancelling, the job stays
     PREEMPTED. The executor plugin treats such a job as running, and would wait for ever.
+    """
+
+    def watch() -> None:
+        looks: dict[str, int] = {}
+        while True:
+            time.sleep(POLL_SECONDS)
+            looks = look_for_preempted(folder, looks, lambda text: print(text, file=sys.stderr, flush=True))
+
+    threading.Thread(target=watch, name="preemption", daemon=True).start()
+
+
+def look_for_preempted(folder: Path, looks: Mapping[str, int], say: Callable[[str], None]) -> dict[str, int]:
+    """Requeue the jobs that were preempted at the last look too; before that, Slurm may be about to do so.
 
     Args:
         folder: The folder in which snakemake runs; jobs of other programs are ignored.
+        looks: Number of looks at which each preempted job was there.
         say: Shows the user a message.
+
+    Returns:
+        The looks with this one.
     """
-
-    def __init__(self, folder: Path, say: Callable[[str], None] | None = None) -> None:
-        self._folder = str(folder)
-        self._say = say or (lambda text: print(text, file=sys.stderr, flush=True))
-        self._looks: Counter[str] = Counter()
-
-    def start(self) -> None:
-        """Watch until this process ends."""
-        threading.Thread(target=self._watch, name="preemption", daemon=True).start()
-
-    def _watch(self) -> None:
-        while True:
-            time.sleep(POLL_SECONDS)
-            self.look()
-
-    def look(self) -> None:
-        """Query the preempted jobs once, and requeue those that were preempted in the last query too."""
-        found = queued_jobs("--states=PREEMPTED,NODE_FAIL")
-        preempted = [
-            job.number for job in found if job.folder == self._folder and job.comment.startswith("rule_")
-        ]
-        self._looks = Counter({job: self._looks[job] + 1 for job in preempted})
-        for job in preempted:
-            if self._looks[job] > 1:  # Slurm may be about to requeue it
-                self._requeue(job)
-
-    def _requeue(self, job: str) -> None:
+    found = [
+        job.number
+        for job in queued_jobs("--states=PREEMPTED,NODE_FAIL")
+        if job.folder == str(folder) and job.comment.startswith("rule_")
+    ]
+    counted = {job: looks.get(job, 0) + 1 for job in found}
+    for job in [job for job in found if counted[job] > 1]:
         answer = ask("scontrol", "requeue", job, seconds=NODES_SECONDS)
+        lost = f"Slurm job {job} was preempted or lost its node"
         if answer.ok:
-            self._say(
-                f"Slurm job {job} was preempted or lost its node and had ended; it is back in the queue."
+            say(f"{lost} and had ended; it is back in the queue.")
+            del counted[job]
+        elif counted[job] == REQUEUE_ATTEMPTS + 1:
+            say(
+                f"{lost}, and Slurm does not take it back ({answer.error}). The other runs continue, but "
+                "Snakemake waits for this one. When they have ended, press Ctrl-C and give the same command: "
+                "it makes what is missing."
             )
-            del self._looks[job]
-        elif self._looks[job] == REQUEUE_ATTEMPTS + 1:
-            self._say(
-                f"Slurm job {job} was preempted or lost its node, and Slurm does not take it back "
-                f"({answer.error}). The other runs continue, but Snakemake waits for this one. "
-                "When they have ended, press Ctrl-C and give the same command: it makes what is missing."
-            )
+    return counted

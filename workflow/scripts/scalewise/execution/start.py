@@ -1,20 +1,22 @@
-"""Start the processes of a job's ranks, and end all of them. Needs no torch."""
+"""Start the processes of a job's ranks, and end all of them; run the command that a program needs before."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-import psutil
-
-from scalewise.plan.launch import Launch
+from scalewise.config.catalog.program_files import command_for_folder
+from scalewise.plan.launch import Launch, SiteLaunch, site_command
+from scalewise.records import utc_now, write_text
 
 SCRIPTS = Path(__file__).parents[2]
 
@@ -22,18 +24,11 @@ TASK_VARIABLES = re.compile(
     r"SLURM_(PROCID|LOCALID|NODEID|TASK_PID|GTIDS|NTASKS|NPROCS|NTASKS_PER_NODE|TASKS_PER_NODE"
     r"|STEP_.*|STEPID|SRUN_.*|LAUNCH_.*)"
 )
-"""Variables by which srun tells a task who it is, and salloc how many there are."""
+"""Variables of the Slurm task that this process is, such as an interactive shell: a program that reads them
+would take each of its ranks for the same one. srun sets them for each rank."""
 
 KILLED_SECONDS = 60.0
 """Longest wait for a process that was killed."""
-
-
-def without_task(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return variables without those of the Slurm task that this process is, such as an interactive shell.
-
-    A program that reads them would take each of its ranks for the same one; srun sets them for each rank.
-    """
-    return {name: value for name, value in environ.items() if not TASK_VARIABLES.fullmatch(name)}
 
 
 class RankProcesses:
@@ -52,12 +47,12 @@ class RankProcesses:
         self._processes: list[subprocess.Popen[bytes]] = []
         self.failure = 0
         """Exit code of the first process that failed; 0 without one."""
-        environment = without_task(os.environ) | launch.environment
+        inherited = {name: value for name, value in os.environ.items() if not TASK_VARIABLES.fullmatch(name)}
         try:
             for further in launch.process_environments:
                 process = subprocess.Popen(
                     launch.argv,
-                    env=environment | further,
+                    env=inherited | launch.environment | further,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -90,18 +85,45 @@ class RankProcesses:
         return -signal.SIGKILL if code is None else code
 
     def kill(self) -> None:
-        """Kill all processes and their children.
-
-        torchrun starts each rank in a new session. A rank ends with its parent (``exit_when_parent_dies``),
-        but only once it has begun to watch the parent.
-        """
+        """Kill all processes; ranks of torchrun end with their parent (``exit_when_parent_dies``)."""
         for process in self._processes:
-            children: list[psutil.Process] = []
-            if process.poll() is None:
-                with suppress(psutil.Error):
-                    children = psutil.Process(process.pid).children(recursive=True)
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            for child in children:
-                with suppress(psutil.Error):
-                    child.kill()
+
+
+def prepare_program(preparation: Mapping[str, Any], site: SiteLaunch, output: Path) -> int:
+    """Run the command of a preparation, once, on a machine with internet access; returns its exit code.
+
+    Args:
+        preparation: ``Preparation`` as JSON.
+        site: The commands and the container by which programs start on the site.
+        output: File to write once it is done.
+    """
+    runs_in: str | None = preparation.get("working_directory")
+    ranks_python = site.python or (sys.executable if site.container is None else "python3")
+    python = command_for_folder(preparation["python"] or ranks_python, runs_in)
+    command, *arguments = preparation["words"]
+    command = command_for_folder(command, runs_in)
+    argv = [*([python] if command.endswith(".py") or command == "-m" else []), command, *arguments]
+    visible = []
+    if runs_in is not None:
+        visible = [Path(runs_in).absolute()]
+        # by the shell, not by subprocess: paths in prelude and container are relative to this folder
+        argv = ["sh", "-c", 'cd -- "$0" && exec "$@"', runs_in, *argv]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SCALEWISE_")}
+    try:
+        code = subprocess.run(
+            site_command(site, visible, argv),
+            env=environment | preparation["environment"],
+            stdin=subprocess.DEVNULL,
+            check=False,
+        ).returncode
+        problem = f"{command} ended with code {code}; its output is above"
+    except OSError as error:
+        code, problem = 1, f"{argv[0]} cannot be started ({error.strerror})"
+    if code:
+        print(f"scalewise: prepare: {problem}", file=sys.stderr)
+        return 1
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_text(output, json.dumps({"words": [command, *arguments], "done_at": utc_now()}) + "\n")
+    return 0

@@ -29,13 +29,11 @@ class Limits:
             scheduler ends leaves no reason.
         timeout_seconds: A rank waits this long for another.
         limit_over_tries: Whether the limit is for all of Snakemake's tries together, as in a budget.
-        job_seconds: Time of each of its jobs; 0 without a scheduler.
     """
 
     limit_seconds: float
     timeout_seconds: int
     limit_over_tries: bool = False
-    job_seconds: float = 0.0
 
 
 class TrainJob(TypedDict):

@@ -18,7 +18,7 @@ RETRY_SECONDS = 2.0
 SUBMISSION_COMMANDS = ("sbatch", "squeue", "scancel")
 """Slurm's commands without which no job can be sent and watched."""
 
-_LESS_SHOWN = re.compile(
+_HIDING = re.compile(
     r"(SQUEUE|SINFO|SACCT|SCANCEL)_(?!ALL$|FEDERATION$|SIB$|SIBLING$|CTLD$|HURRY$|VERBOSE$)[A-Z0-9_]+"
 )
 """Variables that narrow what Slurm's commands show or cancel; those that only widen it are kept."""
@@ -41,7 +41,7 @@ def ignore_variables(environ: MutableMapping[str, str]) -> list[str]:
         The removed variables that change what jobs request.
     """
     requested = sorted(filter(_REQUESTED.fullmatch, environ))
-    for name in [*requested, *filter(_LESS_SHOWN.fullmatch, environ)]:
+    for name in [*requested, *filter(_HIDING.fullmatch, environ)]:
         del environ[name]
     return requested
 
@@ -54,8 +54,7 @@ class Answer:
         command: The command, as a shell takes it.
         ok: Whether it ended with exit status 0.
         text: Standard output.
-        error: Standard error on one line. Never empty after a failure: without a message, the reason why
-            the command did not start, did not end or failed.
+        error: Standard error on one line; without any after a failure, the reason.
     """
 
     command: str
@@ -66,7 +65,7 @@ class Answer:
     @property
     def failure(self) -> str:
         """The command and its error, as a clause."""
-        return f"`{self.command}` failed: {self.error}"
+        return f"`{self.command}` failed: {self.error or 'it printed nothing'}"
 
 
 def ask(
@@ -98,8 +97,6 @@ def ask(
             env={**inherited, "LC_ALL": "C", **environ},
         )
         text, error, code = done.stdout.strip(), " ".join(done.stderr.split()), done.returncode
-        if code:
-            error = error or f"exit status {code}"
     except subprocess.TimeoutExpired:
         error = f"no answer within {seconds:g} s"
     except OSError as failed:
@@ -107,7 +104,7 @@ def ask(
     if code and tries > 1:
         time.sleep(RETRY_SECONDS)
         return ask(*command, seconds=seconds, tries=tries - 1, environ=environ)
-    return Answer(shlex.join(command), not code, text, error)
+    return Answer(shlex.join(command), not code, text, error if error or not code else f"exit status {code}")
 
 
 def missing_commands(*names: str) -> list[str]:

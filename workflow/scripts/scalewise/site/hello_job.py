@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from scalewise.site.commands import Answer, ask
@@ -48,9 +49,9 @@ def send(options: Sequence[str], command: str, log: Path, name: str) -> Answer:
     )
     # sites print further lines
     number = re.search(r"^(\d+)(;\S+)?$", answer.text, re.MULTILINE)
-    if not answer.ok or number is None:
-        return Answer(answer.command, False, "", answer.error or answer.text)
-    return Answer(answer.command, True, number[1], "")
+    if answer.ok and number:
+        return replace(answer, text=number[1])
+    return replace(answer, ok=False, text="", error=answer.error or answer.text)
 
 
 def follow(number: str, query: Sequence[str]) -> Generator[Finding, None, str]:
@@ -63,51 +64,77 @@ def follow(number: str, query: Sequence[str]) -> Generator[Finding, None, str]:
     Returns:
         The last state of the job; empty after a bad finding.
     """
-    state = reason = ""
+    state = ""
     try:
         yield ok(f"job {number} sent")
         if hidden := _hidden(number, query):
             yield hidden
             return ""
-        silent_at, ends_at = time.monotonic() + SILENT_SECONDS, math.inf
-        while state not in ENDED:
-            finding = None
-            answer = ask("squeue", "--noheader", "--states=all", f"--jobs={number}", "--format=%T|%r|%S")
-            latest = (*answer.text.split("|"), "", "")[:3]
-            if answer.ok and latest[0]:
-                silent_at = time.monotonic() + SILENT_SECONDS
-                if latest[:2] != (state, reason):
-                    finding = _change(number, _is_judged(state, reason), *latest)
-                state, reason, _ = latest
-            elif state and "Invalid job id" in answer.error:
-                state = "COMPLETED"  # ended, and forgotten by the controller: its report says how
-            elif time.monotonic() > silent_at:
-                finding = bad(f"the state of job {number} is unknown: {answer.failure}", "Ask the site.")
-            if state == "RUNNING":
-                ends_at = min(ends_at, time.monotonic() + 60 * HELLO_MINUTES + 30)
-            if time.monotonic() > ends_at:
-                fix = "Look for what is slow in its log: imports, the container, the network."
-                finding = bad(f"job {number} has not ended after {HELLO_MINUTES} minutes", fix)
+        for latest, finding in _changes(number):
+            state = latest
             if finding is not None:
                 yield finding
                 if finding.state == "bad":
                     return ""
-            time.sleep(LOOK_SECONDS)
         return state
     finally:
         if state not in ENDED:
             ask("scancel", number)
 
 
+def _changes(number: str) -> Iterator[tuple[str, Finding | None]]:
+    """Yield each state of a job until it has ended, with a finding if there is something to say."""
+    state, shown = "", ("", "")
+    silent_at, ends_at = time.monotonic() + SILENT_SECONDS, math.inf
+    while state not in ENDED:
+        time.sleep(LOOK_SECONDS)
+        answer = ask("squeue", "--noheader", "--states=all", f"--jobs={number}", "--format=%T|%r|%S")
+        latest, reason, start = (*answer.text.split("|"), "", "", "")[:3]
+        if latest:
+            state, silent_at = latest, time.monotonic() + SILENT_SECONDS
+        elif state and "Invalid job id" in answer.error:
+            state = "COMPLETED"  # ended, and forgotten by the controller: its report says how
+        elif time.monotonic() > silent_at:
+            yield state, bad(f"the state of job {number} is unknown: {answer.failure}", "Ask the site.")
+        finding = None
+        # without a reason for waiting, Slurm has not compared the job with its limits yet
+        if latest and (state, reason) not in (shown, ("PENDING", ""), ("PENDING", "None")):
+            if state == "PENDING":
+                finding = _waits(number, reason, start)
+            elif state == "RUNNING":
+                ends_at = time.monotonic() + 60 * HELLO_MINUTES + 30
+                finding = ok(f"job {number} is running")
+            if shown == ("", "") and finding is not None and finding.state == "ok":
+                # from now on its real, short time: it starts sooner
+                ask("scontrol", "update", f"JobId={number}", f"TimeLimit={HELLO_MINUTES}")
+            shown = state, reason
+        if time.monotonic() > ends_at:
+            fix = "Look for what is slow in its log: imports, the container, the network."
+            finding = bad(f"job {number} has not ended after {HELLO_MINUTES} minutes", fix)
+        yield state, finding
+
+
+def _waits(number: str, reason: str, start: str) -> Finding:
+    """Return a finding on a pending job, which is bad if it cannot start."""
+    if not NEVER_STARTS.fullmatch(reason):
+        when = f", Slurm expects its start at {start}" if start not in ("", "N/A") else ""
+        return ok(f"job {number} waits in the queue ({reason}){when}")
+    used_up = " If other jobs use this limit up, wait for their end." if "Grp" in reason else ""
+    return bad(
+        f"Slurm does not start a job of this size: job {number} waits with the reason {reason}, and was "
+        "cancelled",
+        "Use fewer devices or less time, another account, partition or QOS, or ask the site to lift the "
+        f"limit.{used_up}",
+    )
+
+
 def _hidden(number: str, query: Sequence[str]) -> Finding | None:
     """Wait until the executor plugin's query shows a job; return a finding if it does not."""
     deadline = time.monotonic() + HIDDEN_SECONDS
-    while True:
+    while time.monotonic() <= deadline:
         listed = ask(*query)
         if number in (line.partition("|")[0].strip() for line in listed.text.splitlines()):
             return None
-        if time.monotonic() > deadline:
-            break
         time.sleep(LOOK_SECONDS)
     why = f"`{listed.command}` prints no line of it" if listed.ok else listed.failure
     other = "set slurm-status-command to sacct in the profile" if query[0] == "squeue" else "ask the site"
@@ -115,27 +142,3 @@ def _hidden(number: str, query: Sequence[str]) -> Finding | None:
         f"Slurm does not show job {number}, which was sent: {why}",
         f"Snakemake would wait for it for ever. Put Slurm's own {query[0]} first in PATH, or {other}.",
     )
-
-
-def _is_judged(state: str, reason: str) -> bool:
-    """Return whether Slurm has compared a job with its limits: it has begun, or has a reason for waiting."""
-    return state != "" and (state != "PENDING" or reason not in ("", "None"))
-
-
-def _change(number: str, was_judged: bool, state: str, reason: str, start: str) -> Finding | None:
-    """Return a finding on a new state of a job; shorten it once Slurm has judged it."""
-    if _is_judged(state, reason) and not was_judged:
-        # from now on its real, short time: it starts sooner
-        ask("scontrol", "update", f"JobId={number}", f"TimeLimit={HELLO_MINUTES}")
-    if state == "PENDING" and NEVER_STARTS.fullmatch(reason):
-        used_up = " If other jobs use this limit up, wait for their end." if "Grp" in reason else ""
-        return bad(
-            f"Slurm does not start a job of this size: job {number} waits with the reason {reason}, and was "
-            "cancelled",
-            "Use fewer devices or less time, another account, partition or QOS, or ask the site to lift "
-            f"the limit.{used_up}",
-        )
-    if state == "PENDING" and _is_judged(state, reason):
-        when = f", Slurm expects its start at {start}" if start not in ("", "N/A") else ""
-        return ok(f"job {number} waits in the queue ({reason}){when}")
-    return ok(f"job {number} is running") if state == "RUNNING" else None

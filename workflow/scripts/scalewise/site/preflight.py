@@ -1,22 +1,21 @@
-"""The preflight of a study: its largest run, and what Slurm's commands answer on it before a job is sent."""
+"""The preflight of a study: its requests, and what Slurm's commands answer on them before a job is sent."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
-from pydantic import BaseModel
-
 from scalewise.config.catalog.datasets import prepared_path
-from scalewise.config.shape import ShapeText
 from scalewise.config.slurm import Slurm
 from scalewise.plan.launch import RankLaunch
+from scalewise.plan.plan_file import Value
 from scalewise.plan.planned_study import Study
-from scalewise.plan.runs.allocation import PLACE_RESOURCES, sbatch_options
-from scalewise.site.cluster import Facts, number, parse_config, read_accounts, record
+from scalewise.plan.runs.allocation import sbatch_options
+from scalewise.site.cluster import Facts, parse_config, read_accounts
 from scalewise.site.commands import SUBMISSION_COMMANDS, Answer, ask, missing_commands
 
 LONGEST_POLL_SECONDS = 180
@@ -28,7 +27,7 @@ class Finding:
     """The result of one check.
 
     Args:
-        state: ``unknown`` if the check has no answer.
+        state: ``unknown`` if the check has no answer, ``bad`` if a study cannot run before it is fixed.
         text: The result, as a clause.
         fix: An instruction, as a sentence; empty if nothing is wrong.
     """
@@ -42,37 +41,7 @@ class Finding:
         return f"{mark:<7} {self.text}{f'. {self.fix}' if self.fix else ''}"
 
 
-def ok(text: str) -> Finding:
-    """Make a finding that needs no fix."""
-    return Finding("ok", text)
-
-
-def bad(text: str, fix: str) -> Finding:
-    """Make a finding that must be fixed before a study can run."""
-    return Finding("bad", text, fix)
-
-
-def unknown(text: str, fix: str = "") -> Finding:
-    """Make the finding of a check that has no answer."""
-    return Finding("unknown", text, fix)
-
-
-class Request(BaseModel, frozen=True, defer_build=True):
-    """A run's shape and its options of sbatch."""
-
-    shape: ShapeText
-    options: list[str]
-
-    def on_profile(self, resources: Mapping[str, object]) -> Request:
-        """Return the request with resources of a profile, by the executor plugin's names, for the site's."""
-        names = {name: option for option, name in PLACE_RESOURCES.items()} | {
-            "mem_mb": "mem",
-            "runtime": "time",
-        }
-        changed = {names[name]: value for name, value in resources.items() if name in names}
-        kept = [word for word in self.options if word.removeprefix("--").partition("=")[0] not in changed]
-        options = [*(f"--{option}={value}" for option, value in changed.items()), *kept]
-        return Request(shape=self.shape, options=options)
+ok, bad, unknown = partial(Finding, "ok"), partial(Finding, "bad"), partial(Finding, "unknown")
 
 
 class Preflight(RankLaunch):
@@ -80,45 +49,36 @@ class Preflight(RankLaunch):
 
     Args:
         slurm: Facts of the cluster; None for one machine.
-        options: Options of sbatch for the largest run, with the time of the longest one.
-        smallest: The request of the smallest run; None if all have the same shape.
+        requests: Resources of the largest run, with the time of the longest one, and those of the smallest
+            one, by their shapes.
         datasets: Paths of the prepared files that every rank must be able to read.
     """
 
     slurm: Slurm | None
-    options: list[str]
-    smallest: Request | None = None
+    requests: dict[str, dict[str, Value]]
     datasets: list[str]
 
     @property
-    def largest(self) -> Request:
-        """The request of the largest run."""
-        return Request(shape=self.shape, options=self.options)
-
-    def on_profile(self, resources: Mapping[str, object]) -> Preflight:
-        """Return the preflight of runs whose resources a profile replaces."""
-        smallest = self.smallest and self.smallest.on_profile(resources)
-        options = self.largest.on_profile(resources).options
-        return self.model_copy(update={"options": options, "smallest": smallest})
+    def options(self) -> list[str]:
+        """Options of sbatch for the largest run."""
+        return sbatch_options(self.requests[str(self.shape)])
 
     @classmethod
     def of(cls, study: Study, partition: str) -> Preflight:
-        """Describe the largest run of a study on a partition."""
+        """Describe the largest and the smallest run of a study on a partition."""
         parts = [part for part in study.parts if part.site.partition == partition]
-        keys = [(part.name, run.run) for part in parts for run in part.runs]
-        ordered = sorted(
-            keys, key=lambda key: (study.runs[key].shape.world_size, study.runs[key].settings.cpus_per_device)
+        keys = sorted(
+            ((part.name, run.run) for part in parts for run in part.runs),
+            key=lambda key: (study.runs[key].shape.world_size, study.runs[key].settings.cpus_per_device),
         )
-        (smallest, few), (largest, many) = (
-            (study.runs[key], sbatch_options(study.allocations[key].resources))
-            for key in (ordered[0], ordered[-1])
-        )
+        smallest, largest = study.runs[keys[0]], study.runs[keys[-1]]
         minutes = max(study.allocations[key].minutes for key in keys)
+        requests = {str(largest.shape): {**study.allocations[keys[-1]].resources, "runtime": minutes}}
+        requests.setdefault(str(smallest.shape), dict(study.allocations[keys[0]].resources))
         return cls(
             **dict(RankLaunch.for_run(largest)),
             slurm=study.partitions[partition].slurm,
-            options=[*(word for word in many if not word.startswith("--time=")), f"--time={minutes}"],
-            smallest=Request(shape=smallest.shape, options=few) if smallest.shape != largest.shape else None,
+            requests=requests,
             datasets=[str(prepared_path(dataset)) for dataset in study.datasets],
         )
 
@@ -140,28 +100,25 @@ def check_site(preflight: Preflight) -> Iterator[Finding]:
     config = parse_config(ask("scontrol", "show", "config").text)
     yield _check_account(slurm, config)
     yield from _check_memory_of_jobs(config)
-    yield _check_request("the largest job", preflight.largest, slurm)
-    if preflight.smallest is not None:
-        yield _check_request("the smallest job", preflight.smallest, slurm)
+    for name, (shape, resources) in zip(("largest", "smallest"), preflight.requests.items(), strict=False):
+        yield _check_request(f"the {name} job ({shape}", sbatch_options(resources), slurm)
 
 
 def _check_account(slurm: Slurm, config: Facts) -> Finding:
     """Check that the user's account may use the partition, by accounting's rows of this cluster."""
-    accounts = read_accounts(config)
+    accounts, partition = read_accounts(config), slurm.partition
     if accounts.unknown:
         return unknown(f"the account could not be looked up ({accounts.unknown})")
-    partition, account = slurm.partition, slurm.account
-    usable = {row.account for row in accounts.associations}
-    if partition:
-        usable = set(accounts.usable_in(partition))
+    usable = accounts.usable_in(partition) if partition else {row["account"] for row in accounts.rows}
     where = f" in partition {partition}" if partition else ""
     listed = ", ".join(sorted(usable)) or "none"
-    if account is None:
+    if slurm.account is None:
         return ok(f"account left to Slurm: {accounts.default or 'unknown'}; yours{where} are {listed}")
     # Slurm keeps names of accounts in small letters
-    if account.lower() in map(str.lower, usable):
-        return ok(f"account {account}{where}")
-    return bad(f"account {account} is not yours{where}", f"Set slurm.account to one of yours: {listed}.")
+    if slurm.account.lower() in map(str.lower, usable):
+        return ok(f"account {slurm.account}{where}")
+    fix = f"Set slurm.account to one of yours: {listed}."
+    return bad(f"account {slurm.account} is not yours{where}", fix)
 
 
 def _check_memory_of_jobs(config: Facts) -> Iterator[Finding]:
@@ -177,55 +134,36 @@ def _check_memory_of_jobs(config: Facts) -> Iterator[Finding]:
         )
 
 
-def _check_request(name: str, request: Request, slurm: Slurm) -> Finding:
+def _check_request(job: str, options: Sequence[str], slurm: Slurm) -> Finding:
     """Check that Slurm accepts a job, and report when it would start.
 
     Args:
-        name: The job, as a reader should see it.
-        request: Its shape and options.
+        job: Its name, with an open bracket.
+        options: Its options of sbatch.
         slurm: Facts of the cluster.
     """
-    whole = "--exclusive" in request.options
-    answer = _test(request.options)
+    answer = _test(options)
     if answer.ok:
         start = re.search(r"to start at (\S+)", answer.error)
-        when = f"; it would start at {start[1]}" if start else ""
-        return ok(f"Slurm takes {name} ({request.shape}{', whole nodes' if whole else ''}){when}")
-    rest = [option for option in request.options if option != "--exclusive"]
-    if whole and slurm.exclusive is None and _test(rest).ok:
+        whole = ", whole nodes" if "--exclusive" in options else ""
+        return ok(f"Slurm takes {job}{whole}){f'; it would start at {start[1]}' if start else ''}")
+    shared = [option for option in options if option != "--exclusive"]
+    if shared != list(options) and slurm.exclusive is None and _test(shared).ok:
         return bad(
-            f"Slurm refuses whole nodes for {name} ({request.shape}): {answer.error}",
+            f"Slurm refuses whole nodes for {job}): {answer.error}",
             "Write `exclusive: false` below `slurm:` in the site file. Jobs on a part of a node then run one "
             "at a time, next to jobs of others.",
         )
-    sent = f"The request was: sbatch {shlex.join(request.options)}."
-    return bad(
-        f"Slurm refuses {name} ({request.shape}): {answer.error}",
-        f"{_fix(answer.error, request, slurm)} {sent}{_nodes_in(slurm.partition)}",
-    )
+    fix = "Correct the site file, or add what is missing to slurm.extra."
+    if re.search(r"\bqos\b", answer.error, re.IGNORECASE):
+        fix = 'Add the QOS to slurm.extra, as ["--qos=NAME"].'
+    place = [f"--partition={slurm.partition}"] if slurm.partition else []
+    form = "--format=%R: %D nodes with %c CPUs, %m MB, %G; jobs of %s nodes, at most %l"
+    kinds = ask("sinfo", "--noheader", *place, form).text.splitlines()
+    there = f" There are: {'; '.join(kinds)}." if kinds else ""
+    sent = f"The request was: sbatch {shlex.join(options)}."
+    return bad(f"Slurm refuses {job}): {answer.error}", f"{fix} {sent}{there}")
 
 
 def _test(options: Sequence[str]) -> Answer:
     return ask("sbatch", "--test-only", *options, "--wrap=true")
-
-
-def _fix(refusal: str, request: Request, slurm: Slurm) -> str:
-    """Return an instruction for a request that Slurm refuses."""
-    if re.search(r"\bqos\b", refusal, re.IGNORECASE):
-        return 'Add the QOS to slurm.extra, as ["--qos=NAME"].'
-    if slurm.partition:
-        facts = record(ask("scontrol", "--oneliner", "show", "partition", slurm.partition).text)
-        fewest = number(facts, "MinNodes") or 1
-        if request.shape.nodes < fewest:
-            return (
-                f"Partition {slurm.partition} takes jobs of {fewest} nodes or more (MinNodes): leave out the "
-                "smaller device counts, or use another partition."
-            )
-    return "Correct the site file, or add what is missing to slurm.extra."
-
-
-def _nodes_in(partition: str | None) -> str:
-    """Return a sentence on the nodes that the cluster or a partition has; empty if unknown."""
-    named = [f"--partition={partition}"] if partition else []
-    kinds = ask("sinfo", "--noheader", *named, "--format=%R: %D nodes with %c CPUs, %m MB, %G").text
-    return f" There are: {'; '.join(kinds.splitlines())}." if kinds else ""

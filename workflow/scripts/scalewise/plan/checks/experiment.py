@@ -44,8 +44,8 @@ MAX_NAME_BYTES = 255
 MAX_RUNS = 1000
 """Most runs of a study: more are likely a mistake in the sweep."""
 
-RESERVED_NAMES = ("partial", "preflight")
-"""Folders below results/ that are no experiments'."""
+PARTIAL = "partial"
+"""Folder below results/ that is no experiment's."""
 
 
 def check_names(names: Iterable[str]) -> Iterator[Problem]:
@@ -57,7 +57,7 @@ def check_names(names: Iterable[str]) -> Iterator[Problem]:
             text = f"has an experiment named {name!r}, which cannot be a folder's name everywhere"
             fix = f"Use at most {MAX_EXPERIMENT_NAME} letters, digits, - and _; begin with a letter or digit."
             yield Problem(place, text, fix, "experiments")
-        elif name.lower() in RESERVED_NAMES:
+        elif name.lower() == PARTIAL:
             yield Problem(place, "has the name of a folder below results/ with other content", "Rename it.")
         elif name.lower() in spellings:
             text = f"differs from {spellings[name.lower()]} only by case, and some file systems ignore case"

@@ -94,7 +94,6 @@ def allocate(run: RunDefinition, experiment: AnyExperiment, site: Site) -> Alloc
         limit_seconds=limit_seconds,
         timeout_seconds=experiment.timeout_seconds,
         limit_over_tries=experiment.budget is not None,
-        job_seconds=0 if slurm is None else 60 * minutes,
     )
     if slurm is None:
         return Allocation(ALL_CORES, {"runtime": minutes, "mem_mb": memory}, limits)

@@ -22,7 +22,6 @@ class Identity:
         local_world_size: Number of ranks on this node.
         host: This node's name.
         slurm_job_id: None outside Slurm.
-        restart_count: Number of times that Slurm restarted the job.
     """
 
     rank: int
@@ -31,7 +30,6 @@ class Identity:
     local_world_size: int
     host: str
     slurm_job_id: str | None
-    restart_count: int
 
 
 def identify(environ: Mapping[str, str], launcher: str) -> Identity:
@@ -63,7 +61,6 @@ def identify(environ: Mapping[str, str], launcher: str) -> Identity:
         local_world_size=local_world_size,
         host=socket.gethostname(),
         slurm_job_id=environ.get("SLURM_JOB_ID"),
-        restart_count=int(environ.get("SLURM_RESTART_COUNT", "0")),
     )
 
 

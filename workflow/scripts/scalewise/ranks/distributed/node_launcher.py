@@ -31,18 +31,18 @@ def agent_options(rank_files: RankFiles) -> Iterator[str]:
     on one node at once, and nothing depends on host names or a batch system's commands.
     """
     setup = rank_files.rank_setup()
-    shape, seconds, node = setup.shape, setup.timeout_seconds, node_rank(os.environ)
+    shape, seconds, node = setup.definition.shape, setup.timeout_seconds, node_rank(os.environ)
     if shape.nodes == 1:
         yield from standalone_options(shape.devices_per_node)
         return
     interface = choose_interface(shape.nodes, setup.network_interface)
     yield from (f"--nnodes={shape.nodes}", f"--nproc-per-node={shape.devices_per_node}")
     yield from (f"--node-rank={node}", "--max-restarts=0", f"--local-addr={interface.address}")
-    if setup.rendezvous == "file":
+    if setup.definition.settings.rendezvous == "file":
         yield from ("--rdzv-backend=c10d", f"--rdzv-endpoint={rank_files.rendezvous_file}.agents")
         yield from ("--rdzv-id=agents", f"--rdzv-conf=store_type=file,join_timeout={seconds}")
         return
     if node == 0:
         rank_files.publish_endpoint(interface.address, free_port(interface.address))
-    endpoint = rank_files.wait_for_endpoint(seconds)
-    yield from (f"--master-addr={endpoint.host}", f"--master-port={endpoint.port}")
+    host, port = rank_files.wait_for_endpoint(seconds)
+    yield from (f"--master-addr={host}", f"--master-port={port}")

@@ -248,7 +248,7 @@ class EndRequest:
         if not self._sent:
             with suppress(OSError):
                 for rank in self._ranks:
-                    self._rank_files.terminated(rank)
+                    self._rank_files.mark(rank, "terminated")
         must_end = self._terminated or not self._resumes
         number = signal.SIGTERM if must_end or not child.handles(signal.SIGUSR1) else signal.SIGUSR1
         if number not in self._sent and signal.SIGTERM not in self._sent:

@@ -10,11 +10,14 @@ from pathlib import Path
 from scalewise.config.catalog.program_files import program_command
 from scalewise.config.program import ARGUMENT, FOLDER, ProgramSettings
 from scalewise.config.templates import fill_in
-from scalewise.execution.rank_files import Endpoint, RankFiles, RankSetup
+from scalewise.execution.rank_files import RankFiles, RankSetup
 from scalewise.plan.launch import RANK_VARIABLES
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.distributed.network_interface import choose_interface, free_port
+
+Endpoint = tuple[str, int]
+"""Host and port of the rendezvous."""
 
 PROBE = Path(__file__).resolve().parents[2] / "measure"
 
@@ -41,20 +44,22 @@ def find_endpoint(rank_files: RankFiles, rank_setup: RankSetup, identity: Identi
         TimeoutError: Rank 0 has not published it in time.
     """
     if "TORCHELASTIC_RUN_ID" in os.environ and "MASTER_PORT" in os.environ:
-        endpoint = Endpoint(
-            host=os.environ["MASTER_ADDR"], port=int(os.environ["MASTER_PORT"])
-        )  # by torchrun
+        endpoint = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])  # by torchrun
         if identity.rank == 0:
-            rank_files.publish_endpoint(endpoint.host, endpoint.port)
+            rank_files.publish_endpoint(*endpoint)
         return endpoint
     if identity.rank == 0:
-        address = choose_interface(rank_setup.shape.nodes, rank_setup.network_interface).address
+        address = choose_interface(rank_setup.definition.shape.nodes, rank_setup.network_interface).address
         rank_files.publish_endpoint(address, free_port(address))
     return rank_files.wait_for_endpoint(rank_setup.timeout_seconds)
 
 
 def template_values(
-    definition: RunDefinition, settings: ProgramSettings, folder: Path, identity: Identity, endpoint: Endpoint
+    definition: RunDefinition,
+    settings: ProgramSettings,
+    folder: Path,
+    identity: Identity,
+    endpoint: Endpoint,
 ) -> dict[str, object]:
     """Return the values of the names in braces on a rank."""
     shape = definition.shape
@@ -69,8 +74,8 @@ def template_values(
         "rank": identity.rank,
         "local_rank": identity.local_rank,
         "node_rank": identity.rank // shape.devices_per_node,
-        "master_address": endpoint.host,
-        "master_port": endpoint.port,
+        "master_address": endpoint[0],
+        "master_port": endpoint[1],
         FOLDER: folder,
         **{f"{ARGUMENT}{name}": value for name, value in settings.argument.items()},
     }
@@ -94,7 +99,7 @@ def set_interface(environ: MutableMapping[str, str], rank_setup: RankSetup) -> N
     Raises:
         RuntimeError: This host does not have it.
     """
-    interface = choose_interface(rank_setup.shape.nodes, rank_setup.network_interface)
+    interface = choose_interface(rank_setup.definition.shape.nodes, rank_setup.network_interface)
     # gloo would use the address of the host's name, which is a loopback address on many machines
     environ.setdefault("GLOO_SOCKET_IFNAME", interface.name)
     if rank_setup.network_interface is not None:
@@ -107,9 +112,9 @@ def own_gpu(environ: Mapping[str, str], rank_setup: RankSetup, identity: Identit
     Raises:
         RuntimeError: The ranks do not see the GPUs with their local numbers.
     """
-    if rank_setup.accelerator == "cpu":
+    if rank_setup.definition.accelerator == "cpu":
         return ""
-    visible = first_gpus(environ, rank_setup.shape.devices_per_node)
+    visible = first_gpus(environ, rank_setup.definition.shape.devices_per_node)
     check_gpus(visible, identity, ranks)
     return visible.split(",")[identity.local_rank] if ranks == 1 else ""
 
@@ -175,7 +180,7 @@ def build_environment(
         probe_spec: The file that states what the probe measures.
     """
     environment = {key: value for key, value in os.environ.items() if not key.startswith("SCALEWISE_")}
-    shape = rank_setup.shape
+    shape = rank_setup.definition.shape
     node_rank = str(values["node_rank"])
     # a killed rank's output must be in the log
     environment |= {
@@ -193,7 +198,9 @@ def build_environment(
         environment = {key: value for key, value in environment.items() if key not in RANK_VARIABLES}
         environment["NODE_RANK"] = node_rank
     # a program takes each GPU that it sees
-    gpus = first_gpus(environment, 0 if rank_setup.accelerator == "cpu" else shape.devices_per_node)
+    gpus = first_gpus(
+        environment, 0 if rank_setup.definition.accelerator == "cpu" else shape.devices_per_node
+    )
     environment["CUDA_VISIBLE_DEVICES"] = gpus
     if not environment.keys().isdisjoint(("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")):
         # ROCm prefers it, and counts within the GPUs of ROCR_VISIBLE_DEVICES

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scalewise.config.program import ProgramSettings
 from scalewise.config.settings import Settings
-from scalewise.execution.rank_files import Progress, RankFiles, TrainSpec
+from scalewise.execution.rank_files import RankFiles, RankSetup
 from scalewise.plan.runs.training_program import steps_per_epoch
 from scalewise.ranks.results.probe_record import steps_done
 
@@ -21,19 +21,19 @@ class ProgramProgress:
     Args:
         rank_files: The folder of the file of progress.
         probe_folder: The folder of the probe's files.
-        spec: The run.
+        setup: The run.
         settings: The program's.
     """
 
     def __init__(
-        self, rank_files: RankFiles, probe_folder: Path, spec: TrainSpec, settings: ProgramSettings
+        self, rank_files: RankFiles, probe_folder: Path, setup: RankSetup, settings: ProgramSettings
     ) -> None:
         self._rank_files, self._probe_folder = rank_files, probe_folder
-        run = spec.definition
-        self._from_step, self._steps_per_epoch = spec.from_step, steps_per_epoch(run)
+        run = setup.definition
+        self._from_step, self._steps_per_epoch = setup.from_step, steps_per_epoch(run)
         self._epochs = run.settings.epochs if isinstance(run.settings, Settings) else 0
         self._warmup, self._most = settings.warmup_steps, settings.steps
-        self._written: Progress | None = None
+        self._written = 0
         self._due_at = 0.0
 
     def update(self, now: float) -> None:
@@ -48,18 +48,18 @@ class ProgramProgress:
         steps = steps_done(self._probe_folder)
         if not steps:
             return
-        last = None if self._most is None else self._warmup + self._most
-        done, of_epoch = self._from_step + steps, self._steps_per_epoch
-        progress = Progress(
-            epoch=done // of_epoch if of_epoch else 0,
-            epochs=self._epochs,
-            step=done if last is None else min(done, last),  # later steps are not measured
-            steps=last,
-        )
-        if progress != self._written:
+        done = self._from_step + steps
+        text = f"step {done}"
+        if self._most is not None:
+            last = self._warmup + self._most
+            done = min(done, last)  # later steps are not measured
+            text = f"step {done}/{last}"
+        elif self._steps_per_epoch:
+            text = f"epoch {done // self._steps_per_epoch}/{self._epochs}"
+        if done != self._written:
             with suppress(OSError, ValueError):
-                self._rank_files.progress(progress)
-                self._written = progress
+                self._rank_files.progress(done, text)
+                self._written = done
 
 
 def say(text: str) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from scalewise.config.program import SEEN_SAMPLES, ProgramSettings
 from scalewise.config.templates import names_in
-from scalewise.execution.rank_files import RankFiles, RankSetup, TrainSpec, is_consequence
+from scalewise.execution.rank_files import RankFiles, RankSetup, is_consequence, steps_by_rank
 from scalewise.plan.runs.training_program import program_of
 from scalewise.ranks.distributed.cpus import take_cpus
 from scalewise.ranks.distributed.identity import Identity, check_place, identify, node_rank
@@ -44,7 +44,6 @@ from scalewise.ranks.results.probe_record import (
     UNEVEN,
     ProbeRecord,
     read_records,
-    steps_by_rank,
 )
 from scalewise.ranks.results.rank_report import report_of, write_report
 from scalewise.ranks.results.samples import Planned
@@ -74,7 +73,6 @@ class ProgramRank:
 
     rank_files: RankFiles
     rank_setup: RankSetup
-    spec: TrainSpec
     settings: ProgramSettings
     identity: Identity
     ranks: range
@@ -105,12 +103,12 @@ class ProgramRank:
         """
         setup, identity = self.rank_setup, self.identity
         gpu = own_gpu(os.environ, setup, identity, len(self.ranks))
-        take_cpus(setup.accelerator, identity, setup.cpus_per_device, len(self.ranks), gpu)
+        take_cpus(setup.definition.accelerator, identity, self.settings.cpus_per_device, len(self.ranks), gpu)
         self.probe_folder.mkdir(parents=True, exist_ok=True)
         startup = (self.probe_folder / f"startup{identity.rank}").absolute()
         write_startup(startup)
         endpoint = find_endpoint(self.rank_files, setup, identity)
-        values = template_values(self.spec.definition, self.settings, self.output, identity, endpoint)
+        values = template_values(self.rank_setup.definition, self.settings, self.output, identity, endpoint)
         argv = build_command(self.settings, values, sys.executable)
         probe_spec = self._write_probe_spec(startup)
         environment = build_environment(self.settings, values, setup, identity, startup, probe_spec)
@@ -125,7 +123,7 @@ class ProgramRank:
             exit_when_parent_dies(setup.supervisor_pid, setup.supervisor_host == identity.host)
             try:
                 for rank in self.ranks:
-                    self.rank_files.started(rank, identity.host, child.pid)
+                    self.rank_files.mark(rank, "running", host=identity.host, pid=child.pid)
                 monitors, code = self._watch(child, request)
             finally:
                 child.end()
@@ -139,11 +137,11 @@ class ProgramRank:
                 child,
                 code,
                 self.settings,
-                on_cpus=setup.accelerator == "cpu",
+                on_cpus=setup.definition.accelerator == "cpu",
                 records=records or read_records(self.probe_folder, RECORD),
                 rank_count=len(self.ranks),
                 probe_folder=self.probe_folder,
-                port=endpoint.port,
+                port=endpoint[1],
             )
         except ProgramError as error:
             if reason := self._lost_rank(str(error)):
@@ -159,18 +157,18 @@ class ProgramRank:
     @property
     def output(self) -> Path:
         """Return the run's folder for the program's files."""
-        return self.spec.output.absolute()
+        return self.rank_setup.output.absolute()
 
     def _launch_seconds(self) -> float | None:
         """Return the seconds since the start of the run; None on another host, whose clock may differ."""
         if socket.gethostname() != self.rank_setup.supervisor_host:
             return None
-        return max(seconds_between(self.spec.started_at, utc_now()), 0.0)
+        return max(seconds_between(self.rank_setup.started_at, utc_now()), 0.0)
 
     def _ended_at(self, launched: float, launch_seconds: float | None) -> str:
         """Return the time now, by the monotonic clock since the run began: the other one may be changed."""
         before = launched - self.began if launch_seconds is None else launch_seconds
-        return later(self.spec.started_at, before + time.monotonic() - launched)
+        return later(self.rank_setup.started_at, before + time.monotonic() - launched)
 
     def _write_probe_spec(self, startup: Path) -> Path:
         path = self.probe_folder / f"spec{self.identity.rank}.json"
@@ -192,7 +190,7 @@ class ProgramRank:
         checked = monitored = False
         stopped_since: float | None = None
         recorded_since: float | None = None
-        progress = ProgramProgress(self.rank_files, self.probe_folder, self.spec, self.settings)
+        progress = ProgramProgress(self.rank_files, self.probe_folder, self.rank_setup, self.settings)
         while (code := child.wait(POLL_SECONDS)) is None:
             now = time.monotonic()
             if self.is_first:
@@ -237,7 +235,7 @@ class ProgramRank:
     @cached_property
     def planned(self) -> Planned:
         """Return the run as it was planned."""
-        definition, settings = self.spec.definition, self.settings
+        definition, settings = self.rank_setup.definition, self.settings
         return Planned(
             program=settings.program,
             devices=definition.shape.world_size,
@@ -308,13 +306,13 @@ class ProgramRank:
         if request.by_launcher:
             raise SystemExit(128 + abs(code))
         for rank in self.ranks:
-            self.rank_files.stopped(rank, request.source)
+            self.rank_files.mark(rank, "stopped", stop_source=request.source)
         # not as a failure: a launcher would then end the peers while they save
         raise SystemExit(0)
 
     def _write_records(self, argv: list[str]) -> None:
         """Wait for the reports of all processes, and write the run's records."""
-        shape = self.rank_setup.shape
+        shape = self.rank_setup.definition.shape
         processes = shape.nodes if self.settings.starts == "itself" else shape.world_size
         start = wait_for_start(self.probe_folder, processes, self.rank_setup.timeout_seconds)
         if difference := check_plan(self.planned, start.ranks, all_ended=True):
@@ -327,7 +325,6 @@ class ProgramRank:
         self.rank_files.check_current()
         try:
             write_records(
-                self.spec,
                 self.rank_setup,
                 self.planned,
                 start,
@@ -359,15 +356,14 @@ class ProgramRank:
 def run_program_rank(rank_files: RankFiles, began: float) -> int:
     """Run this rank's program; return the exit code, and write the reason if it left no measurement."""
     rank_setup = rank_files.rank_setup()
-    spec = rank_setup.training
-    assert spec is not None, "the job has started a training"
+    definition = rank_setup.definition
     settings = program_of(
-        spec.definition,
-        dataset=spec.dataset,
+        definition,
+        dataset=rank_setup.dataset,
         rendezvous=rank_files.rendezvous_file,
         timeout_seconds=rank_setup.timeout_seconds,
     )
-    shape = rank_setup.shape
+    shape = definition.shape
     if settings.starts == "itself":
         node = node_rank(os.environ)
         first = node * shape.devices_per_node
@@ -378,28 +374,28 @@ def run_program_rank(rank_files: RankFiles, began: float) -> int:
             local_world_size=shape.devices_per_node,
             host=socket.gethostname(),
             slurm_job_id=os.environ.get("SLURM_JOB_ID"),
-            restart_count=int(os.environ.get("SLURM_RESTART_COUNT", "0")),
         )
         ranks = range(first, first + shape.devices_per_node)
     else:
-        identity = identify(os.environ, rank_setup.launcher)
+        identity = identify(os.environ, definition.launcher)
         ranks = range(identity.rank, identity.rank + 1)
     try:
         check_place(identity, shape)
-        ProgramRank(rank_files, rank_setup, spec, settings, identity, ranks, began).run()
+        ProgramRank(rank_files, rank_setup, settings, identity, ranks, began).run()
     except (ProgramError, OSError, RuntimeError) as error:
         text = str(error)
         say(f"scalewise: {text}")
         with suppress(OSError):
-            rank_files.failed(
+            rank_files.mark(
                 identity.rank,
-                identity.host,
-                text,
+                "failed",
+                host=identity.host,
+                error=text,
                 traceback=getattr(error, "traceback", ""),
                 out_of_memory=is_out_of_memory(text),
                 permanent=getattr(error, "permanent", False),
             )
         return 1
     for rank in ranks:
-        rank_files.finished(rank)
+        rank_files.mark(rank, "finished")
     return 0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from scalewise.execution.rank_files import probe_files, steps_by_rank
 from scalewise.records import MemoryKind
 
 FORWARD_STEPS = 20
@@ -149,7 +149,7 @@ def read_records(folder: Path, kind: str, rank: int | None = None) -> list[Probe
         RuntimeError: A record is damaged; the message names file and value.
     """
     found = []
-    for path in _listed(folder, kind):
+    for path in probe_files(folder, kind):
         if rank is not None and not path.name.startswith(f"{rank}."):
             continue
         with suppress(OSError):  # one that a file system does not show yet
@@ -171,22 +171,6 @@ def steps_done(folder: Path) -> int:
     return _largest(folder, STEPS)
 
 
-def steps_by_rank(folder: Path, kind: str = STEPS) -> dict[int, int]:
-    """Return the optimizer steps in the files of a kind, by rank."""
-    steps: dict[int, int] = {}
-    for path in _listed(folder, kind):
-        with suppress(OSError, ValueError):
-            rank = int(path.name.partition(".")[0])
-            steps[rank] = max(int(path.read_text(encoding="utf-8")), steps.get(rank, 0))
-    return steps
-
-
 def _largest(folder: Path, kind: str) -> int:
     """Return the largest number in the files of a kind; 0 if there are none."""
     return max(steps_by_rank(folder, kind).values(), default=0)
-
-
-def _listed(folder: Path, kind: str) -> Iterator[Path]:
-    """Yield the files of a kind by a listing: a network file system may remember that a file was missing."""
-    with suppress(OSError):
-        yield from [path for path in folder.iterdir() if path.name.endswith(f".{kind}")]

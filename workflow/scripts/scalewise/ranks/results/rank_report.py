@@ -32,8 +32,6 @@ class RankReport:
 
     rank: int
     host: str
-    slurm_job_id: str | None
-    restart_count: int
     cpu_model: str
     operating_system: str
     monitors: list[MonitorReport]
@@ -61,8 +59,6 @@ def report_of(
     return RankReport(
         rank=identity.rank,
         host=identity.host,
-        slurm_job_id=identity.slurm_job_id,
-        restart_count=identity.restart_count,
         cpu_model=cpu_model(),
         operating_system=operating_system(),
         monitors=list(monitors),

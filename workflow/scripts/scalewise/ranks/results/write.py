@@ -10,7 +10,7 @@ from typing import Any
 from scalewise import __version__
 from scalewise.config.program import ProgramSettings
 from scalewise.config.settings import Settings
-from scalewise.execution.rank_files import RankSetup, TrainSpec
+from scalewise.execution.rank_files import RankSetup
 from scalewise.measure.probe_spec import FAULT
 from scalewise.ranks.distributed.cpus import cpu_list
 from scalewise.ranks.monitoring.environments import commit, merge_environments
@@ -52,8 +52,7 @@ NO_GPUS = "not monitored: CPU processes have no utilization"
 
 
 def write_records(
-    spec: TrainSpec,
-    rank_setup: RankSetup,
+    setup: RankSetup,
     planned: Planned,
     start: StartRecords,
     program: ProgramSettings,
@@ -64,8 +63,7 @@ def write_records(
     """Write the run's records, the summary last: if it is there, the others are complete.
 
     Args:
-        spec: The run.
-        rank_setup: Says what started the ranks.
+        setup: The run.
         planned: The plan of the run.
         start: The records of its ranks.
         program: The program that trained.
@@ -79,7 +77,7 @@ def write_records(
     Raises:
         ValueError: No step was measured, or the epochs that the program wrote cannot be read.
     """
-    settings, warmup_steps = spec.definition.settings, program.warmup_steps
+    settings, warmup_steps = setup.definition.settings, program.warmup_steps
     ranks = with_warmup(start.ranks, warmup_steps)
     steps = measured_steps(ranks, planned, program.no_grad_passes)
     if not steps.kept:
@@ -89,41 +87,41 @@ def write_records(
             "the warm-up can be measured: each of them evaluates or saves too, or there is none. Lower "
             "warmup_steps, or let it train for longer."
         )
-    epochs, unread = _epochs_of(spec)
+    epochs, unread = _epochs_of(setup)
     uses = start.device_uses(steps.kept)
     rows = _rank_rows(ranks, start, steps, uses)
     found = None
     if settings is program:
         found = program_measurements(program, ranks, steps, argv, readings, metric_line)
         found.notes.extend(unread)
-    measurements = _measurements(spec, program, ranks, start, steps, rows, uses, epochs, found)
-    write_rows(spec.folder / EPOCHS, EpochRecord, epochs)
-    write_rows(spec.folder / UTILIZATION, UtilizationRecord, start.utilization())
-    write_rows(spec.folder / RANKS, RankRecord, rows)
-    if (weights := spec.output / MODEL).exists() and isinstance(settings, Settings):
-        weights.replace(spec.folder / MODEL)
+    measurements = _measurements(setup, program, ranks, start, steps, rows, uses, epochs, found)
+    write_rows(setup.folder / EPOCHS, EpochRecord, epochs)
+    write_rows(setup.folder / UTILIZATION, UtilizationRecord, start.utilization())
+    write_rows(setup.folder / RANKS, RankRecord, rows)
+    if (weights := setup.output / MODEL).exists() and isinstance(settings, Settings):
+        weights.replace(setup.folder / MODEL)
     diverged, reason = divergence(ranks) or _divergence_of_epochs(epochs), ""
     if diverged and isinstance(settings, Settings):
         reason = f"{diverged}. Lower learning_rate ({settings.learning_rate})."
     elif diverged:
         reason = f"{diverged}. Lower the learning rate of {program.program}."
     record = RunRecord(
-        definition=spec.definition,
+        definition=setup.definition,
         outcome="diverged" if diverged else "completed",
         reason=reason,
         measurements=measurements,
-        provenance=_provenance(spec, rank_setup, start),
+        provenance=_provenance(setup, start),
     )
-    write_json(spec.folder / RECORD, record)
+    write_json(setup.folder / RECORD, record)
     return record
 
 
-def _epochs_of(spec: TrainSpec) -> tuple[list[EpochRecord], list[str]]:
+def _epochs_of(setup: RankSetup) -> tuple[list[EpochRecord], list[str]]:
     """Return the epochs that the program wrote, and a note if a user's program has a file of another kind."""
     try:
-        return read_epochs(spec.output), []
+        return read_epochs(setup.output), []
     except ValueError as error:
-        if isinstance(spec.definition.settings, Settings):
+        if isinstance(setup.definition.settings, Settings):
             raise
         return [], [f"Its epochs are not drawn: {error}."]
 
@@ -188,7 +186,7 @@ def _rank_row(
 
 
 def _measurements(
-    spec: TrainSpec,
+    setup: RankSetup,
     program: ProgramSettings,
     ranks: Sequence[ProbeRecord],
     start: StartRecords,
@@ -198,7 +196,7 @@ def _measurements(
     epochs: Sequence[EpochRecord],
     found: ProgramMeasurements | None,
 ) -> Measurements:
-    windows, settings = steps.windows, spec.definition.settings
+    windows, settings = steps.windows, setup.definition.settings
     measured_seconds = sum(window.seconds for window in windows if not window.warmup)
     waits = [row.loader_wait_seconds for row in rows]
     known_waits = [wait for wait in waits if wait is not None]
@@ -235,7 +233,7 @@ def _measurements(
         loader=settings.loader if isinstance(settings, Settings) else "program",
         **_step_flops(program, ranks),
         program=found,
-        from_step=spec.from_step,
+        from_step=setup.from_step,
     )
 
 
@@ -257,7 +255,7 @@ def _share(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def _provenance(spec: TrainSpec, rank_setup: RankSetup, start: StartRecords) -> Provenance:
+def _provenance(setup: RankSetup, start: StartRecords) -> Provenance:
     environments = []
     for record in start.ranks:
         report = start.report_of(record.rank)
@@ -269,19 +267,11 @@ def _provenance(spec: TrainSpec, rank_setup: RankSetup, start: StartRecords) -> 
                 versions={"scalewise": __version__, **start.versions_of(record)},
             )
         )
-    return Provenance(
+    return setup.provenance(
+        max(report.ended_at for report in start.reports),
         commit=commit(),
         hosts=list(dict.fromkeys(record.host for record in start.ranks)),
         devices=[record.device for record in start.ranks],
-        launcher=rank_setup.launcher,
-        started_at=spec.started_at,
-        ended_at=max(report.ended_at for report in start.reports),
-        slurm_job_id=start.reports[0].slurm_job_id,
-        restart_count=start.reports[0].restart_count,
-        other_jobs=spec.other_jobs,
-        study_jobs=spec.study_jobs,
-        failed_seconds=spec.failed_seconds,
-        inputs=spec.input_hashes,
         environments=merge_environments(environments),
         gpu_limits=start.gpu_limits,
     )
