@@ -260,6 +260,6 @@ def test_site_file_of_two_partitions_plans_runs_on_each(study: ClusterStudy) -> 
     assert code == 0, output
     for partition in ("brief", "main"):
         assert re.search(rf"^ *d2\.{partition} +1 +1x2 ", output, re.MULTILINE), output
-        account = rf"slurm_account=lab slurm_partition={partition} "
-        request = rf"A run on 1x2 requests [^A]*? gres=gpu:h100:2 [^A]*?{account}"
-        assert re.search(request, " ".join(output.split())), output
+        request = rf"^  1x2 on {partition}: nodes=1 gres=gpu:h100:2 (.* )?slurm_partition={partition}\b"
+        assert re.search(request, output.replace("\n    ", " "), re.MULTILINE), output
+    assert re.search("^Each job requests .*slurm_account=lab", output, re.MULTILINE), output

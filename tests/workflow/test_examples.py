@@ -101,10 +101,8 @@ def test_an_example_plans_on_its_cluster_as_its_comment_says(example: str, login
         assert f"\n{plan.runs} runs, " in outcome.text
         rows = re.findall(r"^  \S+ +\d+ +(\d+x\d+) ", outcome.text, re.MULTILINE)
         assert set(rows) == plan.shapes
-        text = re.sub(r"\n  (?=\S)", " ", outcome.text)
-        asked = re.findall(
-            r"^A run on (\S+) requests nodes=(\d+) .*--ntasks-per-node=(\d+)", text, re.MULTILINE
-        )
+        text = re.sub(r"\n    (?=\S)", " ", outcome.text)
+        asked = re.findall(r"^  (\S+): nodes=(\d+) .*--ntasks-per-node=(\d+)", text, re.MULTILINE)
         assert {shape for shape, *_ in asked} == (set() if "preflight" in words else plan.shapes)
         assert all(shape == f"{nodes}x{tasks}" for shape, nodes, tasks in asked)
         assert "Warning: experiments" not in outcome.text

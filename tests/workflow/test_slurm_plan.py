@@ -57,10 +57,12 @@ def test_filled_in_site_shows_what_every_run_asks_for(ready: LoginNode) -> None:
             rf"^  d{devices}\S* +\d 1x{devices} .*$".replace(" 1x", " +1x"), outcome.text, re.MULTILINE
         )
         assert [row.split()[-1] for row in rows] == ["1.600", "0.800", "0.800"]
-        asked = re.sub(r"\n  ", " ", outcome.text).split(f"A run on 1x{devices} requests ")[1].split("\n")[0]
+        plan = outcome.text.replace("\n    ", " ")
+        lines = re.findall(rf"^Each job requests (.*)|^  1x{devices}: (.*)", plan, re.MULTILINE)
+        asked = " ".join(word for words in lines for word in words)
         assert {
             *("nodes=1", "cpus_per_task=1", "runtime=5", f"mem_mb={devices * 60000}", f"gres=gpu:{devices}"),
-            *("slurm_account=proj123", "slurm_partition=gpu", f"slurm_extra=--ntasks-per-node={devices}"),
+            *("slurm_account=proj123", "slurm_partition=gpu", f"--ntasks-per-node={devices}"),
             *("--exclusive", "--signal=USR1@30"),
         } <= set(asked.split())
     text = " ".join(outcome.text.split())

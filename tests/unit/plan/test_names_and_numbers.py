@@ -18,7 +18,6 @@ from scalewise.plan.formatting import (
     format_3sig,
     format_ratio,
     percent,
-    significant,
 )
 
 
@@ -117,11 +116,6 @@ def test_a_count_fills_nodes_or_is_refused_with_counts_that_do() -> None:
         (format_3sig(0.0), "0"),
         (format_3sig(math.nan), "unknown"),
         # digits before the point are all kept
-        (significant(0.0316, 2), "0.032"),
-        (significant(9.97, 2), "10"),
-        (significant(1234.0, 2), "1,234"),
-        (significant(999.96, 4), "1,000"),
-        (significant(42.5, 4), "42.50"),
         (percent(0.0605, 0), "6 %"),
         # a ratio has two places, and from 10 on three digits
         (format_ratio(3.6), "3.60"),

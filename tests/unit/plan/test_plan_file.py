@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import stat
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.unit.plan.conftest import Load
 
 from scalewise.config.errors import StudyError
-from scalewise.config.site import Container, SiteFile, resolve_site
-from scalewise.config.slurm import Slurm
-from scalewise.plan.launch import SiteLaunch
 from scalewise.plan.make_plan import make_plan, write_plan
 from scalewise.plan.plan_file import PLAN, Plan, read_plan
 
@@ -39,20 +35,6 @@ def test_jobs_read_the_plan_of_their_study_and_no_other_user_does(
     assert list(plan["runs"]["a"]) == ["d1.r1", "d2.r1"]
     assert {path.name for path in tmp_path.glob("plan-*")} == {first.name, second.name}
     assert stat.S_IMODE(first.stat().st_mode) == 0o600
-
-
-def test_only_an_experiment_that_names_a_centre_has_a_proposal(load: Load) -> None:
-    def proposal(keys: str) -> dict[str, Any]:
-        text = STUDY.replace("repeats: 1", f"repeats: 1, {keys}") % "First"
-        return make_plan(load(text))["experiments"]["a"]["proposal"]
-
-    assert proposal("epochs: 3, trainings: 8") == {}
-    assert proposal("proposal: {centre: ncar}, trainings: 8") == {
-        "centre": "ncar",
-        "unit_factor": None,
-        "trainings": 8,
-        "samples_per_training": None,
-    }
 
 
 @pytest.mark.parametrize("left", [b"", b"\xff\xfe"], ids=["empty", "no text"])
@@ -88,22 +70,3 @@ def test_a_request_to_slurm_is_a_fact_of_the_job_script_and_not_on_one_machine(l
     here = digest(1, ", slurm: {partition: a}")
     assert here != digest(2, ", slurm: {partition: a}")
     assert here != digest(1, ", slurm: {partition: b}")
-
-
-def test_the_facts_of_a_site_arrive_in_its_jobs_unchanged(tmp_path: Path, plan: Plan) -> None:
-    facts = SiteFile(
-        accelerator="cuda",
-        devices_per_node=4,
-        cpus_per_node=8,
-        python="/opt/a b/python",
-        prelude=["module load cuda; export A=\"$(hostname)\" B='c'  # why"],
-        container=Container(image="a.sif", binds=["/a:/b"], prelude=["source '/ext3/env.sh'; x=$(y)  # why"]),
-        network_interface="ib0",
-        slurm=Slurm(),
-    )
-    launch = SiteLaunch.of(resolve_site(facts))
-    plan["sites"][""]["launch"] = launch.model_dump(mode="json")
-    path = write_plan(plan, tmp_path)
-
-    assert launch.slurm
-    assert SiteLaunch.model_validate(read_plan({PLAN: str(path)})["sites"][""]["launch"]) == launch

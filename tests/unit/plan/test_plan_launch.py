@@ -130,10 +130,6 @@ def run(lines: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_without_lines_there_is_no_shell() -> None:
-    assert with_prelude((), SAY) == SAY
-
-
 @needs_bash
 def test_what_the_lines_set_is_there_in_the_program() -> None:
     done = run(["export GREETING=hello", 'greet() { export GREETING="$GREETING, $1"; }', "greet you"])
@@ -178,11 +174,6 @@ def test_a_line_that_fails_is_named_and_the_program_never_starts(lines: list[str
     assert done.stdout == ""
     assert f"scalewise: this line of prelude failed: {named}\n" in done.stderr
     assert "hf_secret" not in done.stderr
-
-
-@needs_bash
-def test_a_comment_and_a_line_that_succeeds_with_one_are_no_failure() -> None:
-    assert run(["# why", "true # || exit 1"], "x").stdout == "['x'] None\n"
 
 
 @needs_bash

@@ -68,8 +68,8 @@ def test_requests_that_agree_are_shown_once_as_profiles_leave_them(load: Load, t
     asked = {"nodes": 1, "runtime": 99, "slurm_account": "other", "mpi": "", "_cores": 3}
     requests = {key: asked for key, run in study.runs.items() if run.shape.world_size == 1}
     lines = list(plan_lines(study, tmp_path, requests))
-    shown = [line for line in lines if line.startswith("A run on ")]
-    assert shown == ["A run on 1x1 requests nodes=1 runtime=99 slurm_account=other"]
+    start = lines.index("Each job requests runtime=99 slurm_account=other")
+    assert lines[start + 1] == "  1x1: nodes=1"
 
 
 @pytest.mark.parametrize("exclusive", [True, False])

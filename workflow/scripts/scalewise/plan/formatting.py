@@ -19,19 +19,13 @@ MINUTE, HOUR, DAY = 60, 3600, 86400
 # --- numbers --------------------------------------------------------------------------------------------
 
 
-def significant(value: float, digits: int) -> str:
-    """Format a number with a number of significant digits, never with an exponent.
-
-    All digits before the point are kept: ``0.0120``, ``4.20``, ``1,234``.
-    """
-    if value == 0 or not math.isfinite(value) or abs(value) >= 10 ** (digits - 1) - 0.05:
-        return f"{value:,.0f}"
-    return f"{value:,.{digits - 1 - math.floor(math.log10(abs(value)))}f}"
-
-
 def format_3sig(value: float) -> str:
-    """Format a measured value in three significant digits: ``0.0123``, ``4.20``, ``1,230``."""
-    return "unknown" if math.isnan(value) else significant(value, 3)
+    """Format a measured value in three significant digits or more: ``0.0123``, ``4.20``, ``1,234``."""
+    if math.isnan(value):
+        return "unknown"
+    if value == 0 or math.isinf(value) or abs(value) >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:,.{2 - math.floor(math.log10(abs(value)))}f}"
 
 
 def format_ratio(value: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import textwrap
 from collections import Counter
@@ -12,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from scalewise.config.settings import Settings
-from scalewise.config.shape import count_devices
+from scalewise.config.shape import Shape, count_devices
 from scalewise.plan.formatting import counts_text, format_3sig, listed, shortened
 from scalewise.plan.planned_study import Part, Study
 from scalewise.plan.runs.rounds import known_rounds, requested_repeats
@@ -25,7 +26,17 @@ MAX_WARNINGS = 5
 HEADINGS = ("", "runs", "shape", "batch", "length", "device-hours")
 """Shape is nodes x devices per node, batch that of one device."""
 
-NOT_REQUESTED = ("_cores", "_nodes", "attempt", "device_budget", "mem", "mpi", "shared_node", "tmpdir")
+NOT_REQUESTED = (
+    "_cores",
+    "_nodes",
+    "attempt",
+    "device_budget",
+    "mem",
+    "mpi",
+    "shared_node",
+    "slurm_extra",
+    "tmpdir",
+)
 """Resources that are Snakemake's own, or follow from others."""
 
 Requests = Mapping[tuple[str, str], Mapping[str, Any]]
@@ -104,7 +115,7 @@ def plan_lines(
     ]
     for sentence in sentences:
         yield from textwrap.wrap(
-            sentence, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+            sentence, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
         )
 
 
@@ -213,25 +224,49 @@ def _refused(refused: Mapping[tuple[str, str], Failure]) -> Iterator[str]:
 
 
 def _requests(requests: Requests, study: Study) -> Iterator[str]:
-    """Yield what runs request of Slurm, each different request once; profiles are part of it."""
+    """Yield what jobs request of Slurm, with the profile's part: what all do, then a line for each shape."""
     if study.site.slurm is None:
         return
-    alike: dict[str, set[str]] = {}
-    for key, resources in requests.items():
-        if key in study.runs:
-            words = (
-                f"{name}={value}"
-                for name, value in resources.items()
-                if not (name in NOT_REQUESTED or name.endswith("_mib") or name.startswith("disk"))
-            )
-            alike.setdefault(" ".join(words), set()).add(str(study.runs[key].shape))
-    for text, shapes in sorted(alike.items(), key=lambda each: (sorted(each[1]), each[0])):
-        yield f"A run on {listed(sorted(shapes))} requests {text}"
+    by_shape: dict[tuple[str, Shape, tuple[str, ...]], list[dict[str, str]]] = {}
+    common: dict[str, str] | None = None
+    for run in (run for key, run in study.runs.items() if key in requests):
+        words = _words(requests[run.experiment, run.run])
+        by_shape.setdefault((run.partition, run.shape, tuple(words)), []).append(words)
+        common = words if common is None else {k: v for k, v in common.items() if words.get(k) == v}
+    # these make a shape
+    common = {k: v for k, v in (common or {}).items() if k not in {"nodes", "--ntasks-per-node"}}
+    if common:
+        yield f"Each job requests {_shown(common)}"
+    for (partition, shape, names), alike in sorted(by_shape.items(), key=lambda each: each[0]):
+        values = {name: {words[name] for words in alike} for name in names if name not in common}
+        shown = _shown({name: "|".join(sorted(each, key=_by_size)) for name, each in values.items()})
+        yield f"  {shape}{f' on {partition}' if partition else ''}: {shown}"
     if shutil.which("sbatch") is None:
         yield "Warning: there is no sbatch on this machine, so the plan cannot be started here."
     for name, parts in study.experiments.items():
         if (jobs := max(study.allocations[name, run.run].jobs for part in parts for run in part.runs)) > 1:
             yield f"A run of {name} takes up to {jobs} jobs, each from the checkpoint of the one before."
+
+
+def _words(resources: Mapping[str, Any]) -> dict[str, str]:
+    """Return the resources of a job, and its options of sbatch, with their values as text of the shell."""
+    words = {
+        name: str(value)
+        for name, value in resources.items()
+        if not (name in NOT_REQUESTED or name.endswith("_mib") or name.startswith("disk"))
+    }
+    for option in shlex.split(str(resources.get("slurm_extra", ""))):
+        name, _, value = option.partition("=")
+        words[name] = shlex.quote(value) if value else ""
+    return words
+
+
+def _by_size(value: str) -> tuple[int, str]:
+    return len(value), value
+
+
+def _shown(words: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={value}" if value else name for name, value in words.items())
 
 
 def _whole_nodes(study: Study, points: Sequence[PlannedPoint]) -> Iterator[str]:

@@ -9,6 +9,7 @@ none. The rounds are in ``results/{experiment}/repeats``, those of each partitio
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal
@@ -80,15 +81,6 @@ def part_prefix(spec: AnyExperiment) -> str:
     return f"{partition}." if partition else ""
 
 
-def read_round(path: Path) -> Round:
-    """Read a round.
-
-    Raises:
-        RecordError: the file is missing or damaged.
-    """
-    return read_record(path, Round)
-
-
 def iter_rounds(file_of: Callable[[int], str | Path | None]) -> Iterator[Round]:
     """Yield the rounds in order, up to one that requests no more runs.
 
@@ -102,7 +94,7 @@ def iter_rounds(file_of: Callable[[int], str | Path | None]) -> Iterator[Round]:
         path = file_of(number)
         if path is None:
             return
-        judged = read_round(Path(path))
+        judged = read_record(Path(path), Round)
         yield judged
         if not judged.requests_more:
             return
@@ -156,21 +148,18 @@ def known_rounds(spec: AnyExperiment, folder: Path) -> list[Round]:
         folder: The experiment's results.
     """
     valid: list[Round] = []
-    if not spec.has_rounds:
-        return valid
-    rule = spec.repeats
-    try:
-        for judged in iter_rounds(lambda number: _existing(round_file(folder, number, part_prefix(spec)))):
-            if judged.rule.min != rule.min or judged.chooses != spec.chooses_devices:
-                break
-            valid.append(judged)
-    except RecordError:
-        pass
+
+    def file_of(number: int) -> Path | None:
+        path = round_file(folder, number, part_prefix(spec))
+        return path if path.exists() else None
+
+    if spec.has_rounds:
+        with suppress(RecordError):
+            for judged in iter_rounds(file_of):
+                if judged.rule.min != spec.repeats.min or judged.chooses != spec.chooses_devices:
+                    break
+                valid.append(judged)
     return valid
-
-
-def _existing(path: Path) -> Path | None:
-    return path if path.exists() else None
 
 
 def is_settled(spec: AnyExperiment, rounds: Sequence[Round]) -> bool:
