@@ -12,9 +12,8 @@ import pytest
 from tests.small_runs import definition, rank_setup
 
 from scalewise.config.program import ProgramSettings
-from scalewise.execution.rank_files import PROBE, RankFiles
+from scalewise.execution.rank_files import GROUP, PROBE, RankFiles
 from scalewise.execution.reason import (
-    GROUP,
     SILENT_SECONDS,
     explain_os_error,
     failure_reason,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 from pathlib import Path
@@ -10,8 +11,15 @@ import pytest
 from tests.small_runs import definition, rank_setup
 
 from scalewise.config.program import ProgramSettings
-from scalewise.execution.rank_files import RankFiles
-from scalewise.execution.watchdog import NO_STEP_SECONDS, STOP_SECONDS, Cause, Watchdog
+from scalewise.execution.rank_files import GROUP, PROBE, RankFiles
+from scalewise.execution.watchdog import (
+    GROUP_SECONDS,
+    NO_STEP_SECONDS,
+    STOP_SECONDS,
+    WAITS_SECONDS,
+    Cause,
+    Watchdog,
+)
 from scalewise.records import RECORD
 
 
@@ -117,6 +125,20 @@ def test_ranks_without_a_step_for_long_are_ended(watched: Watched, trained: bool
     cause, at = watched.ended(10_000)
     assert (cause, at) == ("no step", NO_STEP_SECONDS + (101 if trained else 0))
     assert watched.watchdog.silent_seconds == NO_STEP_SECONDS
+
+
+@pytest.mark.fault(2)
+@pytest.mark.parametrize("comes", [False, True])
+def test_ranks_that_wait_for_one_that_does_not_come_are_ended(watched: Watched, comes: bool) -> None:
+    note = watched.files.folder / PROBE / "0.wait"
+    note.parent.mkdir(parents=True, exist_ok=True)
+    note.write_text(json.dumps({"rank": 0, "where": GROUP, "address": "node1:29500"}))
+    assert watched.ended(GROUP_SECONDS)[0] is None
+    if comes:
+        watched.train()
+    cause, at = watched.ended(10_000)
+    assert cause == ("no step" if comes else "not in group")
+    assert at <= GROUP_SECONDS + WAITS_SECONDS + (NO_STEP_SECONDS if comes else 0)
 
 
 def test_a_folder_that_a_user_deletes_does_not_keep_ranks_from_being_ended(watched: Watched) -> None:

@@ -191,6 +191,10 @@ class Rank(BaseModel, frozen=True, defer_build=True):
         return f"rank {self.rank} on {self.host}: {self.error.partition(chr(10))[0]}"
 
 
+GROUP = "init_process_group"
+"""The function of torch.distributed in which ranks wait for all others."""
+
+
 def probe_files(folder: Path, kind: str) -> list[Path]:
     """List the probe's files of a kind: a network file system may remember that one was missing."""
     with suppress(OSError):

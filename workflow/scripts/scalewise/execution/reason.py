@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from scalewise.execution.rank_files import (
+    GROUP,
     PROBE,
     Rank,
     RankFiles,
@@ -27,9 +28,6 @@ SILENT_SECONDS = 90.0
 """Time without progress after which a run that reached its limit may hang."""
 
 MORE_TIME = "Raise runtime_minutes, or train fewer epochs or steps."
-
-GROUP = "init_process_group"
-"""The function in which a rank waits for the first time, as measure/rank_waits.py names it."""
 
 
 def root_cause(ranks: Iterable[Rank]) -> Rank | None:
@@ -57,6 +55,8 @@ def failure_reason(files: RankFiles, setup: RankSetup, ended: Ended) -> str:
         return f"ended by {ended.stop_source or 'a signal'}. The same command {begins}."
     if ended.cause == "limit":
         return f"stopped after {in_minutes(setup.limit_seconds)}, {_last_place(files, setup, ended)}"
+    if ended.cause == "not in group":
+        return f"not all ranks were in the process group in time, {_last_place(files, setup, ended)}"
     if ended.cause == "no step":
         fix = "If a start, an evaluation or a checkpoint takes that long, raise timeout_seconds."
         return f"no step for {in_minutes(ended.silent_seconds)}, {_last_place(files, setup, ended)} {fix}"

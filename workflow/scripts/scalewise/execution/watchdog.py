@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Literal
 
 from scalewise.execution.lock import LockError
-from scalewise.execution.rank_files import FAILED, PROGRESS, RankFiles, RankSetup
+from scalewise.execution.rank_files import FAILED, GROUP, PROBE, PROGRESS, RankFiles, RankSetup, read_waits
 from scalewise.execution.run_folder import OUTPUT, last_line
 from scalewise.execution.start import RankProcesses
 from scalewise.plan.launch import Launch
@@ -24,6 +24,12 @@ POLL_SECONDS, LOOK_SECONDS = 0.2, 1.0
 NO_STEP_SECONDS = 30 * 60.0
 """Longest time without a step, if timeout_seconds is shorter: a start or an evaluation may take long."""
 
+GROUP_SECONDS = 5 * 60.0
+"""Longest wait in the process group for a rank that does not come, if timeout_seconds is shorter."""
+
+WAITS_SECONDS = 10.0
+"""Time between two looks at where each rank waits: many ranks may share a disk."""
+
 STOP_SECONDS = 60.0
 """Time for the program to save what it has done and to end."""
 
@@ -34,9 +40,9 @@ GRACE_SECONDS, SHORT_GRACE_SECONDS = 10.0, 1.5
 """Time to end after SIGTERM; the short one after a failure: torchrun waits 30 s for a rank that hangs."""
 
 Outcome = Literal["failed", "interrupted", "timed-out"]
-Cause = Literal["signal", "limit", "error", "no step", "taken"]
-"""Reasons to end ranks: a signal to the job, the time limit, an error of a rank, a long time without a step,
-or another job that trains the run by now."""
+Cause = Literal["signal", "limit", "error", "not in group", "no step", "taken"]
+"""Reasons to end ranks: a signal to the job, the time limit, an error of a rank, a long wait in the process
+group for others, a long time without a step, or another job that trains the run by now."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +95,10 @@ class Watchdog:
         self._files, self._setup, self._received = files, setup, received
         self._notify, self._clock = notify, clock
         self._longest_silence = max(setup.timeout_seconds, NO_STEP_SECONDS)
+        self._longest_wait = max(setup.timeout_seconds, GROUP_SECONDS)
         self._began = self._step_at = clock()
-        self._look_at = self._stop_ends = 0.0
+        self._look_at = self._waits_at = self._stop_ends = 0.0
+        self._waiting_since: float | None = None
         self._step: int | None = None
         self._failed_at: float | None = None
         self.requested: Cause | None = None
@@ -130,16 +138,27 @@ class Watchdog:
                 self._request_stop("limit", "the time limit", now)
             elif now - self._step_at >= self._longest_silence:
                 return "no step"
+            elif self._waiting_since is not None and now - self._waiting_since >= self._longest_wait:
+                return "not in group"
         return self.requested if now >= self._stop_ends else None
 
     def _look(self, now: float) -> bool:
-        """Note a new step; return whether a rank has failed.
+        """Note a new step, and ranks that wait for others before the first; return whether a rank has failed.
 
         The folder is listed: on a network file system a single look-up may remember that a file was missing.
         """
         names = {path.name for path in self._files.folder.iterdir()}
         if PROGRESS in names and (progress := self._files.read_progress()) and progress.step != self._step:
             self._step, self._step_at = progress.step, now
+        if self._step is None and now >= self._waits_at:
+            self._waits_at = now + WAITS_SECONDS
+            waits = read_waits(self._files.folder / PROBE).values()
+            if not any(wait["where"] == GROUP for wait in waits):
+                self._waiting_since = None
+            elif self._waiting_since is None:
+                self._waiting_since = now
+        elif self._step is not None:
+            self._waiting_since = None
         return FAILED in names
 
     def _request_stop(self, cause: Cause, source: str, now: float) -> None:
