@@ -110,7 +110,7 @@ def plan_lines(
         f"{_to_do(rows)} {_devices(study)}",
         *_refused(refused),
         *_requests(requests, study),
-        *_whole_nodes(study, rows),
+        *_whole_nodes(study, points),
         *_warnings(study, rows),
     ]
     for sentence in sentences:
@@ -269,15 +269,14 @@ def _shown(words: Mapping[str, str]) -> str:
     return " ".join(f"{name}={value}" if value else name for name, value in words.items())
 
 
-def _whole_nodes(study: Study, points: Sequence[PlannedPoint]) -> Iterator[str]:
+def _whole_nodes(study: Study, points: Sequence[tuple[Part, Sequence[PlannedPoint]]]) -> Iterator[str]:
     """Yield the price of whole nodes for runs that leave a part free."""
     more = 0.0
-    for point in points:
+    for site, point in ((part.site, point) for part, of_part in points for point in of_part):
         run = point.run
         if study.allocations[run.experiment, run.run].holds_unused:
-            part = next(each for each in study.experiments[run.experiment] if each.partition == run.partition)
-            billed, held = part.site.billed_devices(run.shape), part.site.held_devices(run.shape)
-            more += point.left * point.hours * (1 - billed / held)
+            share = site.billed_devices(run.shape) / site.held_devices(run.shape)
+            more += point.left * point.hours * (1 - share)
     if more > 0:
         yield (
             f"Runs on a part of a node hold whole nodes: {more:.3f} of these device-hours are idle. "
