@@ -192,7 +192,7 @@ class Rank(BaseModel, frozen=True, defer_build=True):
 
 
 GROUP = "init_process_group"
-"""The function of torch.distributed in which ranks wait for all others."""
+"""The function in which ranks wait for all others first, as measure/rank_waits.py names it."""
 
 
 def probe_files(folder: Path, kind: str) -> list[Path]:

@@ -150,15 +150,15 @@ class Watchdog:
         names = {path.name for path in self._files.folder.iterdir()}
         if PROGRESS in names and (progress := self._files.read_progress()) and progress.step != self._step:
             self._step, self._step_at = progress.step, now
-        if self._step is None and now >= self._waits_at:
+        if self._step is not None:
+            self._waiting_since = None
+        elif now >= self._waits_at:
             self._waits_at = now + WAITS_SECONDS
             waits = read_waits(self._files.folder / PROBE).values()
             if not any(wait["where"] == GROUP for wait in waits):
                 self._waiting_since = None
             elif self._waiting_since is None:
                 self._waiting_since = now
-        elif self._step is not None:
-            self._waiting_since = None
         return FAILED in names
 
     def _request_stop(self, cause: Cause, source: str, now: float) -> None:

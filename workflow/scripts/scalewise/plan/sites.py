@@ -71,7 +71,7 @@ def _resolved(values: Mapping[str, Any], problems: list[Problem]) -> Sites | Non
 
 
 def _check_names(names: Sequence[str]) -> Iterator[Problem]:
-    """Refuse partitions whose results have one folder on a file system that ignores case."""
+    """Refuse partitions whose runs have one folder on a file system that ignores case."""
     spellings: dict[str, str] = {}
     for name in names:
         if (first := spellings.setdefault(name.lower(), name)) != name:

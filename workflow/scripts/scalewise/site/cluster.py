@@ -71,7 +71,7 @@ class Accounts:
     """The user's accounts.
 
     Args:
-        rows: Accounting's for each account, and for each account and partition that has one of its own:
+        rows: Accounting's for each account, and for each account and partition that has another one:
             account, partition, qos and defaultqos.
         default: The account of a job that names none; empty if unknown.
         unknown: The reason if there are no rows.

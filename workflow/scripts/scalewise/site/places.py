@@ -126,7 +126,7 @@ def find_places(
         account: The account that pays; None for the default one.
 
     Raises:
-        UserError: Slurm cannot be asked, or the user has to choose.
+        UserError: Slurm does not answer, or the user has to choose.
     """
     if missing := missing_commands("scontrol", "sbatch"):
         raise UserError(
