@@ -145,6 +145,7 @@ SITES: Sequence[Case] = (
     ("longest_walltime: 0", "slurm.longest_walltime 0", "slurm: walltime 0"),
     ('longest_walltime: "99:99:99:99"', "slurm.longest_walltime 99:99:99:99", "slurm: walltime 99:99:99:99"),
     ("extra: [--nodes=3]", "slurm.extra[0] --nodes", "slurm: managed flag"),
+    ("extra: [--exclude=node-J1]", "slurm.extra[0] --exclude=node-J1", ""),
     ('partition: "a; touch sprung"', "slurm.partition touch sprung", "security: shell in the site"),
 )
 

@@ -12,6 +12,7 @@ from scalewise.config.settings import Count, StrictModel
 
 _PLACEHOLDER = re.compile(r"[<>]|XXX|\byour[_-]|CHANGE[_-]?ME")
 _DURATION = re.compile(r"(?:(?:([0-9]+)-)?([0-9]+):)?([0-9]+):([0-9]+)")
+_OF_PLUGIN = re.compile(r"-J|-[DAopencCtN](\s|$)|[=\s]--")
 _OPTION = re.compile(r"--([a-z][a-z0-9-]*)(=.+)?")
 
 NO_GPU_REQUEST = "none"
@@ -60,6 +61,10 @@ def _sbatch_option(value: str) -> str:
     if any(option.startswith(match[1]) for option in MANAGED_BY_SBATCH):
         text = f"is {value!r}, but --{match[1]} follows from the run and from the other keys"
         raise RefusedValueError(text, "Remove it.")
+    # the plugin searches all of the text, at the first submission
+    if _OF_PLUGIN.search(value):
+        text = f"is {value!r}, which the executor plugin takes for one of its options"
+        raise RefusedValueError(text, "Use other words.")
     return value
 
 
