@@ -38,20 +38,10 @@ def options_of(run: Any, **files: Any) -> dict[str, Any]:
 
 
 def test_a_run_trains_by_its_settings() -> None:
-    found = options_of(
-        definition(
-            4,
-            steps=200,
-            warmup_steps=5,
-            optimizer="adamw",
-            horizontal_flip=True,
-            loader="workers",
-            cpus_per_device=3,
-            seed=7,
-        )
-    )
+    keys: dict[str, Any] = {"optimizer": "adamw", "horizontal_flip": True, "seed": 7}
+    found = options_of(definition(4, steps=200, warmup_steps=5, loader="workers", cpus_per_device=3, **keys))
     assert (found["batch_size_per_device"], found["steps"], found["workers"]) == (8, 205, 3)
-    assert (found["optimizer"], found["horizontal_flip"], found["seed"]) == ("adamw", True, 7)
+    assert {key: found[key] for key in keys} == keys
     assert (found["model"], found["device"], found["spawn"]) == ("linear", "cpu", None)
 
 
