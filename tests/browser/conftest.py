@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 from tests.browser.chromium import missing, open_watched, started
 from tests.paths import ROOT
-from tests.planted_study import Law, PlantedStudy, experiments
+from tests.planted_study import CHOOSING, Law, PlantedStudy, experiments
 
 from scalewise.plan.runs.run_definition import RunDefinition
 
@@ -48,15 +48,8 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
         lost = run.experiment == "listed" and (run.shape.world_size == 4 or run.run == "d2.r2")
         return None if lost or run.experiment == "nothing" else Law(serial=0.05).speed(run)
 
-    chosen = {
-        "title": "Which of up to 16 GPUs",
-        "devices": {"up_to": 16},
-        "epochs": None,
-        "steps": 300,
-        "decision": {"min_efficiency": 0.7},
-    }
     text = experiments(
-        chosen=WEAK | chosen,
+        chosen=CHOOSING,
         nothing=WEAK | {"title": "All runs failed", "devices": [1, 2], "repeats": 1},
         listed=WEAK | {"title": "Three counts, of which one failed", "devices": [1, 2, 4]},
     )
