@@ -96,3 +96,10 @@ def test_only_an_experiment_that_names_a_centre_has_a_proposal(workplace: Workpl
     assert "results/strong/proposal" not in text
     refused = planned("    proposal: {centre: ncar}\n")
     assert "experiments.weak.proposal.centre is 'ncar', and" in refused
+
+
+def test_results_that_are_a_file_are_refused_before_training(workplace: Workplace) -> None:
+    (workplace.folder / "results").write_text("a file in the way")
+    outcome = workplace.snakemake("-n", config=TINY)
+    assert outcome.code == 1
+    assert "results: is a file, but results go there" in outcome.text
