@@ -45,13 +45,6 @@ def test_a_run_trains_by_its_settings() -> None:
     assert (found["model"], found["device"], found["spawn"]) == ("linear", "cpu", None)
 
 
-def test_a_rendezvous_by_file_is_used_if_the_run_asks_for_one() -> None:
-    place = Path("/shared/rendezvous")
-    by_file = options_of(definition(rendezvous="file"), rendezvous=place, timeout_seconds=90)
-    assert (by_file["init_method"], by_file["timeout_seconds"]) == ("file:///shared/rendezvous", 90)
-    assert options_of(definition(), rendezvous=place)["init_method"] == "env://"
-
-
 def write_epochs(folder: Path, *lines: str) -> None:
     (folder / "epochs.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
