@@ -67,11 +67,6 @@ class ReplayedSeries:
         """Return the published speed, of several runs their median."""
         return float(np.median(self.speeds[devices]))
 
-    def efficiency(self, devices: int) -> float:
-        """Return the published efficiency."""
-        base = self.counts[0]
-        return self.true_speed(devices) / self.true_speed(base) * base / devices
-
     def step_samples(self, devices: int) -> int:
         """Return the samples of a step on all devices."""
         return self.batch if self.is_strong else self.batch * devices
@@ -80,18 +75,16 @@ class ReplayedSeries:
 def read_series(path: Path) -> list[ReplayedSeries]:
     """Read the series of a table (``run.py --help`` has its form) that have enough device counts."""
     table = pd.read_csv(path)
-    rates = [str(name) for name in table.columns if str(name).endswith("_per_second")]
-    if not rates:
-        batch = table.get("global_batch_size", table["batch_size_per_device"] * table["devices"])
-        table["samples_per_second"] = batch / table["step_seconds"]
-        rates = ["samples_per_second"]
+    is_strong = "global_batch_size" in table
+    rate = next((name for name in table.columns if name.endswith("_per_second")), "samples_per_second")
+    if rate not in table:
+        batch = table["global_batch_size" if is_strong else "batch_size_per_device"]
+        table[rate] = batch * (1 if is_strong else table["devices"]) / table["step_seconds"]
     table["nodes"] = table.get("nodes", 1)
-    left_out = _NO_SERIES | {rates[0]}
-    if "global_batch_size" in table:
-        left_out |= {"batch_size_per_device"}
-    keys = [str(name) for name in table.columns if name not in left_out]
+    left_out = _NO_SERIES | {rate} | ({"batch_size_per_device"} if is_strong else set())
+    keys = [name for name in table.columns if name not in left_out]
     groups = table.groupby(keys, sort=False, dropna=False) if keys else [((), table)]
-    found = (_series(path.name, ", ".join(map(str, key)), rows, rates[0]) for key, rows in groups)
+    found = (_series(path.name, ", ".join(map(str, key)), rows, rate) for key, rows in groups)
     return [series for series in found if len(series.shapes) >= FEWEST_COUNTS]
 
 
