@@ -111,7 +111,8 @@ def compare(
     target = f"at least {least:g}" if least else f"at most {most:g}" if most else ""
     return Row(
         what,
-        *(show(values, unit, digits) for values in pair),
+        show(pair[0], unit, digits),
+        show(pair[1], unit, digits),
         show(ratios, digits=ratio_digits),
         len(ratios),
         target,
