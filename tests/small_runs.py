@@ -16,7 +16,6 @@ from scalewise.plan.launch import SiteLaunch
 from scalewise.plan.plan_file import PLAN, Limits
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import RECORD
-from scalewise.site.preflight import Preflight
 
 
 def definition(devices: int = 1, **settings: Any) -> RunDefinition:
@@ -46,25 +45,6 @@ def definition_of(settings: Settings) -> RunDefinition:
     assert batch is not None
     sizes = {"batch_size_per_device": batch // settings.accumulation_steps, "global_batch_size": batch}
     return definition(**settings.model_dump()).model_copy(update=sizes)
-
-
-def preflight(**changes: Any) -> Preflight:
-    """What is to be shown of one machine before its runs.
-
-    Args:
-        changes: Fields that are not the usual ones.
-    """
-    usual: dict[str, Any] = {
-        "slurm": None,
-        "shape": "1x2",
-        "accelerator": "cpu",
-        "cpus_per_device": 1,
-        "launcher": "torchrun",
-        "rendezvous": "tcp",
-        "requests": {},
-        "datasets": [],
-    }
-    return Preflight(**usual | changes)
 
 
 def rank_setup(folder: Path = Path("run"), run: RunDefinition | None = None, **changes: Any) -> RankSetup:

@@ -93,12 +93,7 @@ def texts_of(study: Study) -> Iterator[str]:
                 yield job_text(f"{name}/{run} on {job['site']!r}", job)
     for partition, site in plan["sites"].items():
         yield f"{partition!r} launched with {words_of(site['launch'])}"
-        shown = {
-            key: value
-            for key, value in site["preflight"].items()
-            if key not in {"slurm", "requests", "datasets"}
-        }
-        yield f"    the largest run: {words_of(shown)}"
+        yield f"    the largest run: {site['preflight']['run']['run']}"
     yield from study.warnings
 
 
