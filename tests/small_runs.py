@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tests.paths import CLI
 
 from scalewise.config.settings import Settings
+from scalewise.config.site import Site, SiteFile
+from scalewise.config.slurm import Slurm
 from scalewise.execution.rank_files import RankSetup
-from scalewise.plan.launch import SiteLaunch
-from scalewise.plan.plan_file import PLAN, Limits
+from scalewise.plan.plan_file import PLAN, TrainJob
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import RECORD
 
@@ -47,6 +47,19 @@ def definition_of(settings: Settings) -> RunDefinition:
     return definition(**settings.model_dump()).model_copy(update=sizes)
 
 
+def site_of(slurm: Slurm | None = None, accelerator: str = "cpu", **facts: Any) -> Site:
+    """A site of nodes with two devices.
+
+    Args:
+        slurm: Its cluster; None for one machine.
+        accelerator: Its devices.
+        facts: Of the site file.
+    """
+    content = SiteFile(slurm=slurm, **facts)
+    sizes = {"devices_per_node": 2, "cpus_per_node": 8, "max_nodes": 2}
+    return Site.model_validate({"accelerator": accelerator, "facts": content, **sizes})
+
+
 def rank_setup(folder: Path = Path("run"), run: RunDefinition | None = None, **changes: Any) -> RankSetup:
     """What the ranks of a run read; without one, of two ranks of one node.
 
@@ -69,15 +82,29 @@ def rank_setup(folder: Path = Path("run"), run: RunDefinition | None = None, **c
 
 # --- the plan of a study that is one run -----------------------------------------------------------------
 
-LIMITS = Limits(limit_seconds=1000.0, timeout_seconds=60)
+
+def job_of(run: RunDefinition, dataset: Path | None = None, **limits: Any) -> TrainJob:
+    """The job of a run of ten minutes on this machine.
+
+    Args:
+        run: The run.
+        dataset: The prepared file; None for a program.
+        limits: Those that are not the usual ones.
+    """
+    usual = {"limit_seconds": 600.0, "limit_over_tries": False, "timeout_seconds": 60}
+    job = {
+        "site": "",
+        "threads": 1,
+        "resources": {},
+        "definition": run.as_json(),
+        "inputs": {"dataset": [] if dataset is None else str(dataset)},
+        "priority": 0,
+    }
+    return cast(TrainJob, job | usual | limits)
 
 
 def plan_one_run(
-    path: Path,
-    definition: str,
-    dataset: Path | None,
-    launch: SiteLaunch | None = None,
-    **limits: Any,
+    path: Path, definition: str, dataset: Path | None, site: Site | None = None, **limits: Any
 ) -> dict[str, str]:
     """Write the plan of one run; return the variable that names the file.
 
@@ -85,19 +112,13 @@ def plan_one_run(
         path: File to write.
         definition: ``RunDefinition.as_json()``.
         dataset: The prepared file; None for a program.
-        launch: The site's way to start programs; None for this machine's.
-        limits: Those that are not ``LIMITS``.
+        site: None for this machine.
+        limits: Those that are not the usual ones.
     """
     run = RunDefinition.model_validate_json(definition)
-    job = {
-        "site": "",
-        "definition": definition,
-        "inputs": {"dataset": [] if dataset is None else str(dataset)},
-        "limits": asdict(LIMITS) | limits,
-    }
     plan = {
-        "sites": {"": {"launch": (launch or SiteLaunch()).model_dump(mode="json")}},
-        "runs": {run.experiment: {run.run: job}},
+        "sites": {"": (site or site_of()).model_dump_json()},
+        "runs": {run.experiment: {run.run: job_of(run, dataset, **limits)}},
     }
     path.write_text(json.dumps(plan), encoding="utf-8")
     return {PLAN: str(path)}

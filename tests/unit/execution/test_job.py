@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,12 @@ from typing import Any
 import pytest
 from tests.paths import SCRIPTS
 from tests.planted_records import leave_failure, provenance, run_record
-from tests.small_runs import LIMITS, definition, definition_of, rank_setup
+from tests.small_runs import definition, definition_of, job_of, rank_setup, site_of
 
 from scalewise.config.program import ProgramSettings
 from scalewise.config.settings import Settings
-from scalewise.config.site import Container
+from scalewise.config.site import Container, Site
+from scalewise.config.slurm import Slurm
 from scalewise.execution import job as jobs
 from scalewise.execution.job import RunJob, launch_of, run_train_job, train
 from scalewise.execution.lock import LockError
@@ -34,8 +34,7 @@ from scalewise.execution.run_folder import (
     saved_steps,
 )
 from scalewise.execution.start import RankProcesses
-from scalewise.plan.launch import Launch, SiteLaunch
-from scalewise.plan.plan_file import TrainJob
+from scalewise.plan.launch import Launch
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import (
     EPOCHS,
@@ -57,7 +56,7 @@ attempt = RankFiles.join(Path(sys.argv[1]))
 """
 RUN = definition(2).model_copy(update={"settings": ProgramSettings(program=__file__)})
 RESUMING = RUN.model_copy(update={"settings": ProgramSettings(program=__file__, resumes=True)})
-SLURM, HERE = SiteLaunch(slurm=True), SiteLaunch()
+SLURM, HERE = site_of(Slurm()), site_of()
 
 
 class OneRun:
@@ -71,19 +70,16 @@ class OneRun:
         self.argv: tuple[str, ...] = ()
 
     def job(self, run: RunDefinition = RUN, attempt: int = 1, **limits: Any) -> RunJob:
-        given = replace(LIMITS, limit_seconds=60.0)
-        return RunJob(run, None, self.log, replace(given, **limits), attempt, self.folder / RECORD)
+        planned = job_of(run, **{"limit_seconds": 60.0} | limits)
+        return RunJob.of(planned, self.log, self.folder / RECORD, attempt)
 
-    def train(
-        self, program: str, job: RunJob | None = None, site: SiteLaunch | None = None
-    ) -> Failure | None:
+    def train(self, program: str, job: RunJob | None = None, site: Site | None = None) -> Failure | None:
         self.argv = (sys.executable, "-c", PREAMBLE + program, str(self.folder / ATTEMPT))
-        environment = {"PYTHONPATH": str(SCRIPTS)}
-        launch = Launch("torchrun", self.argv, environment, shown=(sys.executable,))
+        launch = Launch(self.argv, ({"PYTHONPATH": str(SCRIPTS)},), shown=(sys.executable,))
         self._monkeypatch.setattr(jobs, "launch_of", lambda *_arguments: launch)
-        return train(job or self.job(), site or SiteLaunch())
+        return train(job or self.job(), site or HERE)
 
-    def fails(self, program: str, job: RunJob | None = None, site: SiteLaunch | None = None) -> Failure:
+    def fails(self, program: str, job: RunJob | None = None, site: Site | None = None) -> Failure:
         failure = self.train(program, job, site)
         assert failure is not None
         assert failure == read_failure(self.folder)
@@ -129,7 +125,7 @@ def test_a_launcher_that_fails_is_shown_and_the_failure_says_all_that_a_next_try
     leave_failure(one.folder, RUN, "failed", "x", inputs=input_hashes(RUN, None))
     monkeypatch.setattr(jobs, "train", lambda job, site: one.train("sys.exit('no such module')", job, site))
     monkeypatch.setattr(signal, "signal", lambda *_arguments: signal.SIG_DFL)
-    assert run_train_job(one.job(attempt=2), SiteLaunch()) == 1
+    assert run_train_job(one.job(attempt=2), HERE) == 1
     failure = read_failure(one.folder)
     assert failure is not None
     assert (failure.outcome, failure.permanent) == ("failed", False)
@@ -161,7 +157,7 @@ def test_a_terminal_gets_a_bounded_and_printable_part_and_the_next_start_adds_to
 ) -> None:
     monkeypatch.setattr(jobs, "train", lambda job, site: one.train(LOUD, job, site))
     monkeypatch.setattr(signal, "signal", lambda *_arguments: signal.SIG_DFL)
-    assert run_train_job(one.job(), SiteLaunch()) == 1
+    assert run_train_job(one.job(), HERE) == 1
     failure = read_failure(one.folder)
     assert failure is not None
     shown = [capsys.readouterr().err, failure.reason, failure.traceback, one.log.read_text()]
@@ -279,7 +275,7 @@ STEP = "attempt.progress(3, 'step 3')\n"
 def test_only_a_run_that_the_end_of_its_job_ended_and_that_came_further_goes_back_into_the_queue(
     run: RunDefinition,
     program: str,
-    site: SiteLaunch,
+    site: Site,
     spent: float,
     outcome: str,
     goes_back: bool,
@@ -298,20 +294,6 @@ def test_only_a_run_that_the_end_of_its_job_ended_and_that_came_further_goes_bac
 
 
 # --- whether another try can help -------------------------------------------------------------------------
-
-
-def job_of(run: RunDefinition, **limits: Any) -> TrainJob:
-    """The job of a run of ten minutes."""
-    usual = {"limit_seconds": 600.0, "timeout_seconds": 60}
-    return TrainJob(
-        site="",
-        threads=1,
-        resources={},
-        limits=usual | limits,
-        definition=run.as_json(),
-        inputs={},
-        priority=0,
-    )
 
 
 @pytest.mark.fault(17)
@@ -371,7 +353,7 @@ def test_ranks_are_not_the_task_of_the_interactive_session(
     srun.write_text(f"#!/bin/sh\nenv > {seen}\n", encoding="utf-8")
     srun.chmod(0o755)
     with (tmp_path / "log").open("w", encoding="utf-8") as log:
-        assert RankProcesses(Launch(launcher, (str(srun),), {"OURS": "1"}), log).wait(60) == 0
+        assert RankProcesses(Launch((str(srun),), ({"OURS": "1"},), ()), log).wait(60) == 0
     environment = dict(line.partition("=")[::2] for line in seen.read_text(encoding="utf-8").splitlines())
     assert (environment["SLURM_JOB_ID"], environment["OURS"]) == ("4711", "1")
     assert not set(task) & set(environment)
@@ -380,7 +362,7 @@ def test_ranks_are_not_the_task_of_the_interactive_session(
 def test_a_container_sees_a_run_whose_results_lie_behind_a_link(one: OneRun) -> None:
     (one.folder / "scratch").mkdir()
     (one.folder / "results").symlink_to(one.folder / "scratch")
-    site = SiteLaunch(slurm=True, container=Container(image="a.sif", runtime="apptainer"))
+    site = site_of(Slurm(), container=Container(image="a.sif", runtime="apptainer"))
     rank_files = RankFiles(one.folder / "results" / ATTEMPT)
     assert f"--bind={one.folder / 'scratch'}" in launch_of(one.job(), site, rank_files).argv
 

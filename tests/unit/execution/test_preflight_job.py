@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.small_runs import definition
+from tests.small_runs import definition, site_of
 
 from scalewise.execution.preflight_job import check_report, judge
 from scalewise.site.preflight import Finding, Preflight
@@ -84,7 +84,7 @@ def test_ranks_without_a_report_are_not_ok_with_their_last_words(
     for name, text in logs.items():
         (tmp_path / f"{name}.log").write_text(text)
 
-    (finding,) = judge(tmp_path, Preflight(run=definition(2), requests={}, datasets=[]), "exit code 1")
+    (finding,) = judge(tmp_path, Preflight(site_of(), definition(2), {}, []), "exit code 1")
 
     assert finding.state == "NOT OK"
     assert "over 1x2 ended without a report (exit code 1): " in finding.text

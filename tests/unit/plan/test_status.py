@@ -10,8 +10,7 @@ import pytest
 from tests.planted_records import leave_result, measurements, run_record
 from tests.unit.plan.conftest import Load
 
-from scalewise.plan.make_plan import make_plan
-from scalewise.plan.planned_study import Study
+from scalewise.plan.planned_study import Study, make_plan
 from scalewise.status import queued_runs, spent_in_slurm, status_lines
 
 STUDY = """\

@@ -7,11 +7,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.small_runs import definition
+from tests.small_runs import definition, site_of
 from tests.stand_ins import stand_ins
 from tests.unit.plan.conftest import Load
 
+from scalewise.config.slurm import Slurm
 from scalewise.plan.plan_file import Value
+from scalewise.plan.planned_study import make_plan
 from scalewise.plan.runs.allocation import sbatch_options
 from scalewise.site import hello_job
 from scalewise.site.hello_job import (
@@ -104,7 +106,7 @@ def test_a_request_is_judged_by_slurm(
     largest = LARGEST | {f"slurm_{key}": value for key, value in changed.items()}
     requests = {"the largest job (2x4)": largest, "the smallest job (1x2)": SMALLEST}
 
-    found = list(check_site(Preflight(run=definition(), requests=requests, datasets=[])))
+    found = list(check_site(Preflight(site_of(Slurm()), definition(), requests, [])))
 
     (finding,) = [each for each in found if texts[0] in str(each)]
     record_property("message", str(finding))
@@ -115,9 +117,9 @@ def test_a_request_is_judged_by_slurm(
 
 def test_without_a_scheduler_or_its_commands_nothing_else_is_asked(programs: Path) -> None:
     stand_ins(programs, {name: text for name, text in ANSWERS.items() if name not in ("sbatch", "squeue")})
-    (found,) = check_site(Preflight(run=definition(), requests={}, datasets=[]))
+    (found,) = check_site(Preflight(site_of(), definition(), {"it": LARGEST}, []))
     assert str(found) == "ok      one machine without a scheduler"
-    (found,) = check_site(Preflight(run=definition(), requests={"it": LARGEST}, datasets=[]))
+    (found,) = check_site(Preflight(site_of(Slurm()), definition(), {"it": LARGEST}, []))
     assert str(found).startswith("NOT OK  sbatch, squeue not on PATH. ")
 
 
@@ -127,9 +129,9 @@ def test_the_largest_run_with_the_longest_time_and_the_smallest_are_checked(load
         f"experiments:\n  a: {experiment}devices: [1, 4]}}\n"
         f"  b: {experiment}devices: [2], runtime_minutes: 500}}\n",
         "accelerator: cuda\ndevices_per_node: 4\ncpus_per_node: 8\nmemory_gb_per_node: 40\n"
-        "slurm: {account: mine, partition: short}\n",
+        "slurm: {account: mine, partition: short, queue_minutes: {1: 5}}\n",
     )
-    found = Preflight.of(study, "")
+    found = Preflight.of(make_plan(study), "")
 
     assert [*found.requests] == ["the largest job (1x4)", "the smallest job (1x1)"]
     largest, smallest = found.requests.values()

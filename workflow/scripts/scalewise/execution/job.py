@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalewise.config.catalog.program_files import program_files
 from scalewise.config.program import ProgramSettings
+from scalewise.config.site import Site
 from scalewise.execution.lock import (
     MACHINE_WAIT_SECONDS,
     LockError,
@@ -47,8 +47,8 @@ from scalewise.execution.run_folder import (
 from scalewise.execution.slurm import other_jobs, requeue, restart_count
 from scalewise.execution.start import SCRIPTS
 from scalewise.execution.watchdog import Ended, Outcome, supervise
-from scalewise.plan.launch import Launch, RankLaunch, SiteLaunch, build_launch
-from scalewise.plan.plan_file import Limits, TrainJob
+from scalewise.plan.launch import Launch, build_launch, program_folders
+from scalewise.plan.plan_file import TrainJob
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.runs.training_program import program_of
 from scalewise.records import (
@@ -88,6 +88,7 @@ class RunJob:
     Args:
         definition: The run.
         dataset: The prepared file; None if a user's program trains.
+        planned: The run's job in the plan.
         log: Receives what this job reports; Snakemake shows it if the job fails.
         attempt: Snakemake's count of its tries at this run, from 1.
         record: ``record.json``, in the folder of all records.
@@ -95,8 +96,8 @@ class RunJob:
 
     definition: RunDefinition
     dataset: Path | None
+    planned: TrainJob
     log: Path
-    limits: Limits
     attempt: int
     record: Path
 
@@ -104,7 +105,7 @@ class RunJob:
     def of(cls, job: TrainJob, log: Path, record: Path, attempt: int) -> RunJob:
         """Return the job of a run of the plan."""
         definition = RunDefinition.model_validate_json(job["definition"])
-        return cls(definition, dataset_path(job), log, Limits(**job["limits"]), attempt, record)
+        return cls(definition, dataset_path(job), job, log, attempt, record)
 
     @property
     def folder(self) -> Path:
@@ -119,7 +120,7 @@ class RunJob:
             file.write(f"{text}\n")
 
 
-def run_train_job(job: RunJob, site: SiteLaunch) -> int:
+def run_train_job(job: RunJob, site: Site) -> int:
     """Train one run, unless another job has; returns the exit code of the process."""
     # Slurm sends SIGUSR1 before the time limit. The ranks handle it; the default would end this process
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
@@ -139,7 +140,7 @@ def run_train_job(job: RunJob, site: SiteLaunch) -> int:
     return 1
 
 
-def train(job: RunJob, site: SiteLaunch) -> Failure | None:
+def train(job: RunJob, site: Site) -> Failure | None:
     """Train the run to its record, or find that of another job; return why there is none.
 
     Raises:
@@ -157,7 +158,7 @@ def train(job: RunJob, site: SiteLaunch) -> Failure | None:
             raise LockError(f"Slurm job {earlier_job} was training this run, and has left no result")
         setup = set_up(job, site, files, inputs)
         if setup.limit_seconds <= 0:
-            reason = f"all of its {in_minutes(job.limits.limit_seconds)} are used. {MORE_TIME}"
+            reason = f"all of its {in_minutes(job.planned['limit_seconds'])} are used. {MORE_TIME}"
             return leave_failure(job, setup, Ended(1, "limit"), reason, permanent=True)
         for name in (RECORD, EPOCHS, RANKS, UTILIZATION, MODEL):
             (job.folder / name).unlink(missing_ok=True)
@@ -178,10 +179,10 @@ def train(job: RunJob, site: SiteLaunch) -> Failure | None:
 
 
 @contextmanager
-def turn_of(job: RunJob, site: SiteLaunch) -> Iterator[str]:
+def turn_of(job: RunJob, site: Site) -> Iterator[str]:
     """Hold the run and this machine; yields the job of Slurm that trained the run while this one waited."""
     if site.slurm:  # which assigns devices to jobs
-        yield wait_for_earlier_job(job.limits.limit_seconds, job.report)
+        yield wait_for_earlier_job(job.planned["limit_seconds"], job.report)
     else:
         with (
             lock_run(job.folder, MACHINE_WAIT_SECONDS, job.report),
@@ -200,7 +201,7 @@ def has_result(job: RunJob, inputs: Mapping[str, str]) -> bool:
     return record.definition == job.definition and (origin is None or origin.inputs == dict(inputs))
 
 
-def set_up(job: RunJob, site: SiteLaunch, files: RankFiles, inputs: dict[str, str]) -> RankSetup:
+def set_up(job: RunJob, site: Site, files: RankFiles, inputs: dict[str, str]) -> RankSetup:
     """Prepare the folder of a run; return what its ranks read."""
     run, last = job.definition, files.unfinished()
     earlier = earlier_failure(job.folder, run, inputs)
@@ -223,11 +224,11 @@ def set_up(job: RunJob, site: SiteLaunch, files: RankFiles, inputs: dict[str, st
         folder=job.folder,
         inputs=inputs,
         started_at=utc_now(),
-        timeout_seconds=job.limits.timeout_seconds,
-        limit_seconds=limit_of_try(job.limits, job.attempt, earlier, saved_seconds),
+        timeout_seconds=job.planned["timeout_seconds"],
+        limit_seconds=limit_of_try(job.planned, job.attempt, earlier, saved_seconds),
         supervisor_host=socket.gethostname(),
         supervisor_pid=None if site.slurm else os.getpid(),
-        network_interface=site.network_interface,
+        network_interface=site.facts.network_interface,
         from_step=saved_steps(job.folder, run),
         failed_seconds=0.0 if earlier is None else earlier.seconds,
         # a user's session inside a job is none of the study's jobs
@@ -238,7 +239,7 @@ def set_up(job: RunJob, site: SiteLaunch, files: RankFiles, inputs: dict[str, st
     )
 
 
-def launch_of(job: RunJob, site: SiteLaunch, files: RankFiles) -> Launch:
+def launch_of(job: RunJob, site: Site, files: RankFiles) -> Launch:
     """Return the command that starts a rank on each device.
 
     A container shows the ranks the working folder, the scripts, the folders of their files and the one that
@@ -246,18 +247,12 @@ def launch_of(job: RunJob, site: SiteLaunch, files: RankFiles) -> Launch:
     """
     run = job.definition
     program = program_of(run, dataset=job.dataset)
-    read = [] if job.dataset is None else [job.dataset]
-    if isinstance(run.settings, ProgramSettings):  # train.py lies next to the program of a rank
-        read += [*program_files(program), *map(Path, program.files)]
-    visible = [SCRIPTS, files.folder.parent.resolve(), *(path.resolve().parent for path in read)]
-    if program.working_directory is not None:
-        visible.append(Path(program.working_directory).absolute())
+    dataset = [] if job.dataset is None else [job.dataset.resolve().parent]
     return build_launch(
-        RankLaunch.for_run(run),
+        run,
         site,
         (str(SCRIPTS / "program_rank.py"), str(files.folder)),
-        sys.executable,
-        visible,
+        [SCRIPTS, files.folder.parent.resolve(), *dataset, *program_folders(program)],
         once_a_node=program.starts == "itself",
     )
 
@@ -314,7 +309,7 @@ def leave_failure(
         started_at=setup.started_at,
         ended_at=later(setup.started_at, ended.seconds),
         slurm_job_id=setup.slurm_job_id,
-        limit_seconds=job.limits.limit_seconds,
+        limit_seconds=job.planned["limit_seconds"],
         seconds=setup.failed_seconds + ended.seconds,
         log_tail=log_tail(job.folder / OUTPUT),
         **facts,
@@ -330,7 +325,7 @@ def comes_further(job: RunJob, files: RankFiles, setup: RankSetup, ended: Ended)
     What a user's program saves is unknown: it has the limit of the run, over all of its starts.
     """
     if isinstance(job.definition.settings, ProgramSettings):
-        has_time = setup.failed_seconds + ended.seconds < job.limits.limit_seconds
+        has_time = setup.failed_seconds + ended.seconds < job.planned["limit_seconds"]
         return setup.resumes and has_time and files.read_progress() is not None
     return saved_steps(job.folder, job.definition) > setup.from_step
 

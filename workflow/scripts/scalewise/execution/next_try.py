@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from scalewise.execution.run_folder import input_hashes
-from scalewise.plan.plan_file import Limits, Plan, TrainJob
+from scalewise.plan.plan_file import Plan, TrainJob
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import RECORD, Failure, RecordError, read_failure, seconds_between
 
@@ -31,15 +31,15 @@ def failure_to_repeat(job: TrainJob, folder: Path, attempt: int) -> Failure | No
         inputs = input_hashes(definition, dataset_path(job))
     except (OSError, RecordError):
         return None  # the job states it
-    failure, limits = earlier_failure(folder, definition, inputs), Limits(**job["limits"])
+    failure, limit_seconds = earlier_failure(folder, definition, inputs), job["limit_seconds"]
     if failure is None:
         return None
-    if limit_of_try(limits, attempt, failure) < LEAST_SECONDS:
-        spent = f"its tries have taken the {limits.limit_seconds:.0f} s that the budget counts for it."
+    if limit_of_try(job, attempt, failure) < LEAST_SECONDS:
+        spent = f"its tries have taken the {limit_seconds:.0f} s that the budget counts for it."
         return failure.model_copy(update={"reason": f"{spent} The last one: {failure.reason}"})
     if failure.outcome != "timed-out":
         return failure if failure.permanent and attempt > 1 else None
-    has_more_time = limits.limit_seconds > failure.limit_seconds
+    has_more_time = limit_seconds > failure.limit_seconds
     return failure if not has_more_time and (failure.permanent or attempt > 1) else None
 
 
@@ -89,14 +89,14 @@ def earlier_failure(folder: Path, definition: RunDefinition, inputs: Mapping[str
     return None
 
 
-def limit_of_try(limits: Limits, attempt: int, failure: Failure | None, saved_seconds: float = 0.0) -> float:
+def limit_of_try(job: TrainJob, attempt: int, failure: Failure | None, saved_seconds: float = 0.0) -> float:
     """Return the seconds that a try may take: the limit without the time of what is saved.
 
     In a budget, all tries so far share the limit once Snakemake tries again.
     """
-    if failure is None or attempt == 1 or not limits.limit_over_tries:
-        return limits.limit_seconds - saved_seconds
-    return limits.limit_seconds - failure.seconds
+    if failure is None or attempt == 1 or not job["limit_over_tries"]:
+        return job["limit_seconds"] - saved_seconds
+    return job["limit_seconds"] - failure.seconds
 
 
 def dataset_path(job: TrainJob) -> Path | None:

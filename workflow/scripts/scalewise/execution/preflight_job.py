@@ -26,8 +26,8 @@ from scalewise.execution.rank_files import ATTEMPT, RankFiles, RankSetup
 from scalewise.execution.run_folder import printable
 from scalewise.execution.start import SCRIPTS, RankProcesses
 from scalewise.plan.formatting import format_3sig
-from scalewise.plan.launch import RankLaunch, SiteLaunch, build_launch
-from scalewise.plan.plan_file import Plan, SitePlan
+from scalewise.plan.launch import build_launch
+from scalewise.plan.plan_file import Plan
 from scalewise.plan.runs.allocation import sbatch_options
 from scalewise.records import utc_now
 from scalewise.site.hello_job import HELLO_MINUTES, run_job
@@ -49,7 +49,7 @@ FIXES = {
 SHARED_FOLDER = "Work in a folder that all nodes share, and bind it if there is a container."
 
 
-def run_preflight(plan: Plan, plan_path: str, folder: Path, status: str = "squeue") -> bool:
+def run_preflight(plan: Plan, plan_path: str, folder: Path, status: str) -> bool:
     """Check each partition, and start its hello job if all checks are ok; return whether the study may start.
 
     Args:
@@ -61,12 +61,12 @@ def run_preflight(plan: Plan, plan_path: str, folder: Path, status: str = "squeu
     # Snakemake ends its jobs by it, and a job of Slurm must not stay behind
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _frame: sys.exit(128 + number))
-    sites = plan["sites"].items()
-    if not show((name, check_site(Preflight.model_validate(site["preflight"]))) for name, site in sites):
+    preflights = {name: Preflight.of(plan, name) for name in plan["sites"]}
+    if not show((name, check_site(each)) for name, each in preflights.items()):
         print("Nothing was sent to the cluster. Correct the site file and try again.")
         return False
-    folder = folder.absolute()
-    is_ok = show((name, say_hello(site, name, plan_path, folder, status)) for name, site in sites)
+    hellos = ((name, say_hello(each, plan_path, folder, status)) for name, each in preflights.items())
+    is_ok = show(hellos)
     print("All is ok: the study can start." if is_ok else "Something is not ok: see above.")
     return is_ok
 
@@ -83,24 +83,14 @@ def show(partitions: Iterable[tuple[str, Iterator[Finding]]]) -> bool:
     return "NOT OK" not in states
 
 
-def say_hello(
-    site_plan: SitePlan, partition: str, plan_path: str, folder: Path, status: str = "squeue"
-) -> Iterator[Finding]:
-    """Start the ranks of the largest run where a training would start, and yield the findings.
-
-    Args:
-        site_plan: The site's part of the plan.
-        partition: Name of the partition; empty without partitions.
-        plan_path: The plan's file.
-        folder: Receives the folder of the job.
-        status: Command by which the executor plugin queries its jobs.
-    """
-    preflight = Preflight.model_validate(site_plan["preflight"])
-    output = folder / f"hello{'@' if partition else ''}{partition}"
+def say_hello(preflight: Preflight, plan_path: str, folder: Path, status: str) -> Iterator[Finding]:
+    """Start the ranks of the largest run where a training would start, and yield the findings."""
+    partition = preflight.site.partition
+    output = folder.absolute() / f"hello{'@' if partition else ''}{partition}"
     output.mkdir(parents=True, exist_ok=True)
     for file in (REPORT, RANKS_LOG, SLURM_LOG):
         (output / file).unlink(missing_ok=True)
-    if preflight.requests:
+    if preflight.site.slurm:
         words = [sys.executable, str(SCRIPTS / "cli.py"), "--plan", plan_path, "hello"]
         command = shlex.join([*words, "--output", str(output), "--partition", partition])
         name, options = str(uuid.uuid4()), sbatch_options(next(iter(preflight.requests.values())))
@@ -110,19 +100,18 @@ def say_hello(
     else:
         # no training is measured while ranks start next to it
         with machine_lock(MACHINE_WAIT_SECONDS, partial(print, file=sys.stderr, flush=True)):
-            end = f"exit code {run_hello_ranks(site_plan, output)}"
+            end = f"exit code {run_hello_ranks(preflight, output)}"
     yield from judge(output, preflight, end)
 
 
-def run_hello_ranks(site_plan: SitePlan, output: Path) -> int:
+def run_hello_ranks(preflight: Preflight, output: Path) -> int:
     """Start ``hello.py`` on each device of the largest run, by srun or directly; return the exit code.
 
     Args:
-        site_plan: The site's part of the plan.
+        preflight: The plan.
         output: The folder that receives the ranks' report and their output.
     """
-    preflight = Preflight.model_validate(site_plan["preflight"])
-    site = SiteLaunch.model_validate(site_plan["launch"])
+    site = preflight.site
     run = preflight.run.model_copy(update={"launcher": "srun" if site.slurm else "popen"})
     rank_files = RankFiles(output / ATTEMPT)
     rank_files.begin(
@@ -135,12 +124,12 @@ def run_hello_ranks(site_plan: SitePlan, output: Path) -> int:
             timeout_seconds=MEETING_SECONDS,
             limit_seconds=60 * HELLO_MINUTES,
             supervisor_host=socket.gethostname(),
-            network_interface=site.network_interface,
+            network_interface=site.facts.network_interface,
         )
     )
     words = [str(SCRIPTS / "hello.py"), str(rank_files.folder), *preflight.datasets]
     visible = [SCRIPTS, output, *(Path(path).resolve().parent for path in preflight.datasets)]
-    launch = build_launch(RankLaunch.for_run(run), site, words, sys.executable, visible)
+    launch = build_launch(run, site, words, visible)
     if site.slurm:
         # as the executor plugin does in a run's job: srun gets its shape from its options only
         for name in filter(HIDDEN_FROM_SRUN.match, list(os.environ)):
@@ -167,7 +156,7 @@ def judge(output: Path, preflight: Preflight, end: str) -> Iterator[Finding]:
         end: The end of the ranks or of their job.
     """
     report = output / REPORT
-    deadline = time.monotonic() + (REPORT_SECONDS if preflight.requests else 0)
+    deadline = time.monotonic() + (REPORT_SECONDS if preflight.site.slurm else 0)
     while not report.exists() and time.monotonic() < deadline:
         time.sleep(1)
     if report.exists():

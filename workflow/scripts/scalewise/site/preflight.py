@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from pydantic import BaseModel
-
-from scalewise.config.catalog.datasets import prepared_path
-from scalewise.plan.plan_file import Value
-from scalewise.plan.planned_study import Study
+from scalewise.config.site import Site
+from scalewise.plan.plan_file import Plan, Value
 from scalewise.plan.runs.allocation import sbatch_options
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.site.cluster import Facts, parse_config, read_accounts
@@ -46,38 +43,36 @@ class Finding:
 ok, bad, unknown = partial(Finding, "ok"), partial(Finding, "NOT OK"), partial(Finding, "?")
 
 
-class Preflight(BaseModel, frozen=True, defer_build=True):
-    """What a preflight checks.
+@dataclass(frozen=True)
+class Preflight:
+    """What a preflight checks on a partition.
 
     Args:
-        run: The largest run.
+        site: The partition's facts.
+        run: The largest run there.
         requests: Resources of the largest run, with the time of the longest one, then those of the smallest
-            one, by the names of their jobs; empty without Slurm.
+            one, by the names of their jobs.
         datasets: Paths of the prepared files that every rank must be able to read.
     """
 
+    site: Site
     run: RunDefinition
-    requests: dict[str, dict[str, Value]]
-    datasets: list[str]
+    requests: Mapping[str, Request]
+    datasets: Sequence[str]
 
     @classmethod
-    def of(cls, study: Study, partition: str) -> Preflight:
-        """Describe the largest and the smallest run of a study on a partition."""
-        parts = [part for part in study.parts if part.site.partition == partition]
-        runs = sorted(
-            ((run, study.allocations[part.name, run.run]) for part in parts for run in part.runs),
-            key=lambda each: (each[0].shape.world_size, each[0].settings.cpus_per_device),
-        )
+    def of(cls, plan: Plan, partition: str) -> Preflight:
+        """Find the largest and the smallest run of a study on a partition."""
+        jobs = [job for runs in plan["runs"].values() for job in runs.values() if job["site"] == partition]
+        runs = [(RunDefinition.model_validate_json(job["definition"]), job["resources"]) for job in jobs]
+        runs.sort(key=lambda each: (each[0].shape.world_size, each[0].settings.cpus_per_device))
         (smallest, least), (largest, most) = runs[0], runs[-1]
-        minutes = max(allocation.minutes for _, allocation in runs)
-        requests = {f"the largest job ({largest.shape})": {**most.resources, "runtime": minutes}}
+        minutes = max(int(resources["runtime"]) for _, resources in runs)
+        requests = {f"the largest job ({largest.shape})": {**most, "runtime": minutes}}
         if smallest.shape != largest.shape:
-            requests[f"the smallest job ({smallest.shape})"] = dict(least.resources)
-        return cls(
-            run=largest,
-            requests=requests if study.partitions[partition].slurm else {},
-            datasets=[str(prepared_path(dataset)) for dataset in study.datasets],
-        )
+            requests[f"the smallest job ({smallest.shape})"] = least
+        datasets = sorted({str(job["inputs"]["dataset"]) for job in jobs if job["inputs"]["dataset"]})
+        return cls(Site.model_validate_json(plan["sites"][partition]), largest, requests, datasets)
 
 
 # ---- what Slurm answers before a job is sent
@@ -85,7 +80,7 @@ class Preflight(BaseModel, frozen=True, defer_build=True):
 
 def check_site(preflight: Preflight) -> Iterator[Finding]:
     """Check that Slurm takes the study's requests; no job is sent."""
-    if not preflight.requests:
+    if preflight.site.slurm is None:
         yield ok("one machine without a scheduler")
         return
     if missing := missing_commands(*SUBMISSION_COMMANDS, "srun", "scontrol"):
