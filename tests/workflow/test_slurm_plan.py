@@ -6,6 +6,7 @@ import re
 
 import pytest
 from tests.prepared_digits import place_digits_of_study
+from tests.stand_ins import stand_ins
 from tests.workflow.recording_slurm import recording_slurm, submissions
 from tests.workflow.workplace import ACCOUNT, TINY, LoginNode
 
@@ -111,6 +112,23 @@ def test_a_command_that_cannot_send_jobs_is_refused_with_the_fix_before_anything
     assert said in outcome.text
     assert "devices here" not in outcome.text
     assert made(ready) == before
+
+
+def test_what_a_profile_requests_reaches_the_request_of_the_preflight(ready: LoginNode) -> None:
+    ready.write("study.yaml", TINY)
+    place_digits_of_study(ready.folder)
+    record = recording_slurm(ready.programs, ACCOUNT)
+    stand_ins(ready.programs, {"srun": "exit 0"})
+
+    outcome = ready.snakemake(
+        *("preflight", "--configfile", "study.yaml", "--config", f"site={SITE}"),
+        *("--set-resources", "train:slurm_account=other", "train:qos=devel"),
+    )
+
+    (words,) = [words for words in submissions(record) if "--test-only" in words]
+    assert {"--account=other", "--qos=devel", "--partition=gpu"} <= {*words}
+    assert "NOT OK  Slurm refuses the largest job (1x1): " in outcome.text
+    assert "Nothing was sent to the cluster." in outcome.text
 
 
 UNLIKE = """\
