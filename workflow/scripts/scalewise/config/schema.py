@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from scalewise.config.experiment import EXPERIMENT_NAME, Experiment, ProgramExperiment, StudyFile
 from scalewise.config.program import CUSTOM_NAME, SWEEPABLE_PROGRAM_KEYS, ProgramSweep
-from scalewise.config.settings import SWEEPABLE
+from scalewise.config.settings import SWEEPABLE, StrictModel
 from scalewise.config.site import SiteFile
 
 DIALECT = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
@@ -18,6 +23,7 @@ DIALECT = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
 
 def study_schema() -> dict[str, Any]:
     """Make the JSON Schema of the YAML. No key is required, because ``defaults`` may give any."""
+    _describe_keys()
     models = (StudyFile, Experiment, ProgramExperiment)
     definitions = models_json_schema([(model, "validation") for model in models])[1]["$defs"]
     top, builtin, programs = (definitions[model.__name__] for model in models)
@@ -42,8 +48,24 @@ def study_schema() -> dict[str, Any]:
 
 def site_schema() -> dict[str, Any]:
     """Make the JSON Schema of a site file."""
+    _describe_keys()
     schema: dict[str, Any] = _simplified(SiteFile.model_json_schema())
     return schema | DIALECT
+
+
+def _describe_keys(model: type[BaseModel] = StrictModel, inherited: Mapping[str, str] | None = None) -> None:
+    """Make the docstring below each key its description; pydantic's own way takes time in every process."""
+    texts = dict(inherited or {})
+    with suppress(OSError):  # a model that was made without a source
+        for each in pairwise(ast.walk(ast.parse(inspect.getsource(model)))):
+            match each:
+                case ast.AnnAssign(target=ast.Name(id=key)), ast.Expr(value=ast.Constant(value=str(text))):
+                    texts[key] = text
+    for key in texts.keys() & model.model_fields.keys():
+        model.model_fields[key].description = texts[key]
+    model.model_rebuild(force=True)
+    for kind in model.__subclasses__():
+        _describe_keys(kind, texts)
 
 
 def _simplified(node: Any) -> Any:

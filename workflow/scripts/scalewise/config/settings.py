@@ -43,9 +43,7 @@ PlainPath = Annotated[str, AfterValidator(plain_path)]
 class StrictModel(BaseModel):
     """Model that refuses unknown keys and converts nothing: ``"4"`` is not 4."""
 
-    model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, defer_build=True, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 
 class SharedSettings(StrictModel):
