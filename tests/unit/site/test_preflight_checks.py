@@ -26,7 +26,7 @@ from scalewise.site.hello_job import (
 )
 from scalewise.site.preflight import Finding, Preflight, check_site
 
-LARGEST = {
+LARGEST: dict[str, Value] = {
     "slurm_account": "proj123",
     "slurm_partition": "gpu",
     "nodes": 2,
@@ -34,7 +34,7 @@ LARGEST = {
     "slurm_extra": "--ntasks-per-node=4",
     "runtime": 62,
 }
-SMALLEST = {"nodes": 1, "gres": "gpu:2", "slurm_extra": "--ntasks-per-node=2 --exclusive"}
+SMALLEST: dict[str, Value] = {"nodes": 1, "gres": "gpu:2", "slurm_extra": "--ntasks-per-node=2 --exclusive"}
 CONFIG = "ClusterName = c\nMinJobAge = 300 sec\nAccountingStorageType = accounting_storage/slurmdbd"
 ANSWERS = {
     "sbatch": """case "$1" in --version) echo slurm 22.05.8;;
