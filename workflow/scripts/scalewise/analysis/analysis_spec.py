@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 
 from scalewise.config.experiment import AnyExperiment, Experiment, read_experiment
 from scalewise.config.shape import device_noun
-from scalewise.plan.formatting import Goal
+
+Goal = float | str
+"""Goal of a training: a test accuracy, as a fraction, or a program's metric and limit, as text."""
 
 PROGRAM = "program"
 """The ``loader`` of a program of the user's own, which brings its data by itself."""

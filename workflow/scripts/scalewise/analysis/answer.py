@@ -24,6 +24,7 @@ from scalewise.analysis.memory import peaks
 from scalewise.analysis.points import MILLION, Clock, Place, efficiency
 from scalewise.analysis.statistics import ENOUGH_REPEATS, Interval, Sample, mean_interval, ratio_of
 from scalewise.analysis.words import (
+    as_in_yaml,
     cost_text,
     count_devices,
     energy_text,
@@ -34,12 +35,12 @@ from scalewise.analysis.words import (
     listed,
     optional,
     percent,
+    points_text,
     seconds_text,
     time_text,
     two_places,
 )
 from scalewise.config.shape import plural_of
-from scalewise.plan.formatting import as_in_yaml, points_text
 
 REQUIRED = (0.5, 0.6, 0.7, 0.8, 0.9)
 """Efficiencies of the table "if you require ...: use N"."""

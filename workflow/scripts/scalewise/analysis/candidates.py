@@ -31,9 +31,8 @@ from scalewise.analysis.statistics import (
     next_value_bound,
     ratio_to,
 )
-from scalewise.analysis.words import format_3sig, format_exact, runs_text
+from scalewise.analysis.words import format_3sig, format_distinct, format_exact, runs_text
 from scalewise.config.experiment import LIMITS, DecisionRule
-from scalewise.plan.formatting import format_distinct
 from scalewise.plan.runs.runs import Options
 
 SAME_TRAINING = {

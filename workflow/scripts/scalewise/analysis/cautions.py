@@ -33,16 +33,18 @@ from scalewise.analysis.words import (
     count_devices,
     counts_text,
     format_3sig,
+    format_distinct,
     format_exact,
     format_ratio,
     goal_text,
     listed,
     percent,
     place_text,
+    points_text,
     two_places,
 )
 from scalewise.config.experiment import SHOWN_LOSS
-from scalewise.plan.formatting import format_distinct, pluralize, points_text
+from scalewise.plan.formatting import pluralize
 
 Certainty = Literal["clear", "likely", "doubtful", "open"]
 CERTAINTIES: Sequence[Certainty] = ("clear", "likely", "doubtful", "open")

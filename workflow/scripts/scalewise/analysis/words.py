@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+from scalewise.analysis.analysis_spec import Goal
 from scalewise.analysis.statistics import ENOUGH_REPEATS, Interval
 from scalewise.config.shape import count_devices
-from scalewise.plan.formatting import format_3sig, format_exact, format_ratio, goal_text, listed, percent
+from scalewise.plan.formatting import format_3sig, listed, percent
 
-__all__ = ["count_devices", "format_3sig", "format_exact", "format_ratio", "goal_text", "listed", "percent"]
+__all__ = ["count_devices", "format_3sig", "listed", "percent"]
 
 MINUTE, HOUR = 60.0, 3600.0
 
@@ -17,6 +18,48 @@ SMALLEST_COST = 1e-9
 """Costs below it are those of free devices, which a number near 0 stands for."""
 
 Form = Callable[[float], str]
+
+
+def format_ratio(value: float) -> str:
+    """Format a ratio in three digits, at most two of them after the point: ``3.60``, ``12.3``, ``123``."""
+    if value < 10:
+        return f"{value:.2f}"
+    return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
+
+
+def format_exact(value: float) -> str:
+    """Format a number as in the configuration: ``60``, ``0.5``."""
+    return f"{value:,.10g}"
+
+
+def format_distinct(value: float, limit: float) -> tuple[str, str]:
+    """Format a value and its limit, to two places or as many as show the difference: ``0.698``, ``0.700``.
+
+    The limit is never rounded.
+    """
+    for places in range(2, 7):
+        texts = f"{value:.{places}f}", f"{limit:.{places}f}"
+        if texts[0] != texts[1] and math.isclose(float(texts[1]), limit):
+            return texts
+    return f"{value:.2f}", format_exact(limit)
+
+
+def points_text(points: float) -> str:
+    """Format percentage points in one or two digits: ``0.06 points``, ``0.3 points``, ``5.0 points``."""
+    return f"{points:.1f} points" if points >= 1 else f"{points:.2g} points"
+
+
+def goal_text(goal: Goal) -> str:
+    """Write a goal: ``97.0 % accuracy``, ``val_loss=([-+0-9.eE]+) at most 2.9``."""
+    return goal if isinstance(goal, str) else f"{percent(goal)} accuracy"
+
+
+def as_in_yaml(value: object) -> str:
+    """Format an option's value as in the configuration: ``true``, ``bf16``; ``default`` for null or NaN."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "default"
+    text = str(value)
+    return text.lower() if text in {"True", "False"} else text
 
 
 def two_places(value: float) -> str:

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-
-from scalewise.config.shape import count_devices
-
-Goal = float | str
-"""Goal of a training: a test accuracy, as a fraction, or a program's metric and limit, as text."""
+from collections.abc import Sequence
 
 MAX_COUNTS = 12
 """Most device counts in one line; of more, the first and the last are shown."""
@@ -28,38 +23,9 @@ def format_3sig(value: float) -> str:
     return f"{value:,.{2 - math.floor(math.log10(abs(value)))}f}"
 
 
-def format_ratio(value: float) -> str:
-    """Format a ratio in three digits, at most two of them after the point: ``3.60``, ``12.3``, ``123``."""
-    if value < 10:
-        return f"{value:.2f}"
-    return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
-
-
-def format_exact(value: float) -> str:
-    """Format a number as in the configuration: ``60``, ``0.5``."""
-    return f"{value:,.10g}"
-
-
-def format_distinct(value: float, limit: float) -> tuple[str, str]:
-    """Format a value and its limit, to two places or as many as show the difference: ``0.698``, ``0.700``.
-
-    The limit is never rounded.
-    """
-    for places in range(2, 7):
-        texts = f"{value:.{places}f}", f"{limit:.{places}f}"
-        if texts[0] != texts[1] and math.isclose(float(texts[1]), limit):
-            return texts
-    return f"{value:.2f}", format_exact(limit)
-
-
 def percent(fraction: float, places: int = 1) -> str:
     """Format a share with a number of places after the point: ``6.1 %``."""
     return f"{100 * fraction:.{places}f} %"
-
-
-def points_text(points: float) -> str:
-    """Format percentage points in one or two digits: ``0.06 points``, ``0.3 points``, ``5.0 points``."""
-    return f"{points:.1f} points" if points >= 1 else f"{points:.2g} points"
 
 
 def duration_text(seconds: float) -> str:
@@ -83,31 +49,12 @@ def pluralize(number: str, unit: str) -> str:
     return f"{number} {unit}" if number == "1" else f"{number} {unit}s"
 
 
-def goal_text(goal: Goal) -> str:
-    """Write a goal: ``97.0 % accuracy``, ``val_loss=([-+0-9.eE]+) at most 2.9``."""
-    return goal if isinstance(goal, str) else f"{percent(goal)} accuracy"
-
-
-def counts_listed(counts: Iterable[int], noun: str) -> str:
-    """List device counts in a sentence, in order: ``1, 2 and 4 GPUs``."""
-    *fewer, last = sorted(counts)
-    return listed([*map(str, fewer), count_devices(last, noun)])
-
-
 def counts_text(counts: Sequence[int]) -> str:
     """List device counts: ``1, 2, 4, 8``; if many, the first and the last: ``1, 2, 4, 8, ..., 60, 64``."""
     shown = [str(count) for count in counts]
     if len(shown) > MAX_COUNTS:
         shown = [*shown[: MAX_COUNTS - 3], "...", *shown[-2:]]
     return ", ".join(shown)
-
-
-def as_in_yaml(value: object) -> str:
-    """Format an option's value as in the configuration: ``true``, ``bf16``; ``default`` for null or NaN."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return "default"
-    text = str(value)
-    return text.lower() if text in {"True", "False"} else text
 
 
 def listed(words: Sequence[str]) -> str:

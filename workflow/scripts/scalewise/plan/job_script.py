@@ -23,15 +23,8 @@ from scalewise.plan.runs.allocation import sbatch_options
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.runs.training_program import program_of, run_values
 
-_SHELL_VALUES = {
-    FOLDER: "output",
-    "rank": "RANK",
-    "local_rank": "LOCAL_RANK",
-    "node_rank": "NODE_RANK",
-    "master_address": "MASTER_ADDR",
-    "master_port": "MASTER_PORT",
-}
-"""Names in braces whose values only the job has -> variables of the script."""
+_VARIABLES = {FOLDER: "output", "master_address": "MASTER_ADDR"}
+"""Variables of the script with the values that only the job has, by names in braces; others are the names."""
 
 
 def job_script(
@@ -147,8 +140,7 @@ def _shell_word(template: str, values: Mapping[str, object]) -> str:
     text = ""
     for plain, name in parts(template):
         text += shlex.quote(plain) if plain else ""
-        if name in _SHELL_VALUES:
-            text += f'"${_SHELL_VALUES[name]}"'
-        elif name is not None:
-            text += shlex.quote(str(values[name]))
+        if name is not None:
+            variable = f'"${_VARIABLES.get(name, name.upper())}"'
+            text += shlex.quote(str(values[name])) if name in values else variable
     return text or "''"

@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 
 from scalewise import __version__
 from scalewise.analysis.disturbed import DISTURBED
-from scalewise.plan.formatting import counts_listed
+from scalewise.analysis.words import counts_text
 from scalewise.records import write_text
 from scalewise.report.figures import FIGURES, read_svg
 from scalewise.report.section import Section
@@ -74,7 +74,7 @@ def measured_on(runs: pd.DataFrame, noun: str) -> str:
     days = sorted(done["started_at"].dropna().str[:10].unique())
     counts = done.groupby("device_name", sort=False)["devices"].unique()
     names = [
-        f"{name} ({counts_listed(map(int, devices), noun)})" if len(counts) > 1 else str(name)
+        f"{name} ({counts_text(sorted(map(int, devices)), noun)})" if len(counts) > 1 else str(name)
         for name, devices in counts.items()
     ]
     when = " to ".join(dict.fromkeys([*days[:1], *days[-1:]]))

@@ -17,9 +17,10 @@ from scalewise.analysis.analysis_spec import THROUGHPUT
 from scalewise.analysis.points import Clock
 from scalewise.analysis.statistics import Interval, Ratio
 from scalewise.analysis.study import Analysis, parts_of, read_and_conclude
+from scalewise.analysis.words import format_ratio
 from scalewise.config.experiment import template_of
 from scalewise.config.shape import count_devices
-from scalewise.plan.formatting import format_3sig, format_ratio, percent, pluralize
+from scalewise.plan.formatting import format_3sig, percent, pluralize
 from scalewise.plan.plan_file import Plan
 from scalewise.records import RecordError, write_text
 from scalewise.report.facts import CLOCKS, Facts, facts_of, find_doublings, in_clock, verdict_of
