@@ -118,13 +118,14 @@ def test_what_a_profile_requests_reaches_the_request_of_the_preflight(ready: Log
     ready.write("study.yaml", TINY)
     place_digits_of_study(ready.folder)
     record = recording_slurm(ready.programs, ACCOUNT)
-    stand_ins(ready.programs, {"srun": "exit 0"})
+    stand_ins(ready.programs, {"srun": "exit 0", "python": f'exec "{ready.python}" "$@"'})
 
     outcome = ready.snakemake(
         *("preflight", "--configfile", "study.yaml", "--config", f"site={SITE}"),
         *("--set-resources", "train:slurm_account=other", "train:qos=devel"),
     )
 
+    assert record.exists(), outcome.text
     (words,) = [words for words in submissions(record) if "--test-only" in words]
     assert {"--account=other", "--qos=devel", "--partition=gpu"} <= {*words}
     assert "NOT OK  Slurm refuses the largest job (1x1): " in outcome.text

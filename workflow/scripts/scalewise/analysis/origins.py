@@ -9,9 +9,8 @@ from datetime import UTC, datetime
 
 from scalewise.analysis.runs import Tables
 from scalewise.analysis.words import goal_text
-from scalewise.config.catalog.program_files import program_words
 from scalewise.config.experiment import AnyExperiment, ProgramExperiment
-from scalewise.config.program import ProgramSettings
+from scalewise.config.program import ProgramSettings, program_words
 from scalewise.config.settings import Settings
 from scalewise.plan.formatting import format_3sig, pluralize
 from scalewise.records import ProgramMeasurements
