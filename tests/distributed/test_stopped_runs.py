@@ -24,7 +24,7 @@ def test_a_run_that_gets_a_signal_to_end_keeps_what_it_has_trained_and_takes_its
 ) -> None:
     training = runs.start("stopped", 2, ENDLESS)
     training.wait_for_checkpoint()
-    training.wait_for("progress.json")
+    training.wait_for_step()
     assert len(training.processes()) >= 2
     began = time.monotonic()
     training.process.send_signal(signal.SIGINT)

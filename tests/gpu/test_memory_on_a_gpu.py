@@ -69,7 +69,7 @@ def test_what_was_killed_frees_its_memory_of_the_gpu_and_the_next_run_completes(
     """A rank that is killed, or whose supervisor is, frees its GPU's memory, and the next run completes."""
     before = memory_used()
     training = runs.start("killed", 1, HOLDING)
-    training.wait_for("progress.json")
+    training.wait_for_step()
     during = wait_for_memory(before + MOST_OF_IT, above=True)
     os.kill(training.pid(0) if killed == "rank" else training.process.pid, signal.SIGKILL)
     code, _ = training.end()

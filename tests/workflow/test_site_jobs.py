@@ -20,7 +20,6 @@ from tests.workflow.recording_slurm import recording_slurm, submitted_jobs
 from tests.workflow.workplace import ACCOUNT, LoginNode
 
 from scalewise.execution.job import RunJob, launch_of
-from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.launch import SiteLaunch
 from scalewise.plan.plan_file import read_plan
 from scalewise.plan.planned_study import Study
@@ -28,7 +27,6 @@ from scalewise.plan.runs.allocation import Allocation
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.runs.runs import input_files
 from scalewise.plan.study import load_study
-from scalewise.records import RECORD
 
 SITES = sorted(
     str(path.relative_to(ROOT))
@@ -60,10 +58,9 @@ def largest_of_each_launcher(study: Study) -> list[RunDefinition]:
 
 def srun_of(run: RunDefinition, start: SiteLaunch, folder: Path) -> tuple[str, ...]:
     """Return the command that the job starts its ranks with."""
-    rank_files = RankFiles(folder / "results" / run.experiment / "runs" / run.run / "attempt")
     dataset = folder / str(input_files(run)["dataset"]) if input_files(run).get("dataset") else None
-    job = RunJob(run, dataset, folder / "train.log", LIMITS, 1, rank_files.folder.parent / RECORD)
-    return launch_of(job, start, rank_files).argv
+    results = folder / "results" / run.experiment / "runs" / run.run
+    return launch_of(RunJob(run, dataset, LIMITS, start, 1, results, folder / "train.log")).argv
 
 
 def check_geometry(words: Sequence[str], run: RunDefinition, tasks_per_node: int) -> None:

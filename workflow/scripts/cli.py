@@ -118,7 +118,7 @@ def train(options: Namespace) -> int:
     plan = plan_of(options)
     job = plan["runs"][options.experiment][options.run]
     launch = SiteLaunch.model_validate(plan["sites"][job["site"]]["launch"])
-    return run_train_job(RunJob.of(job, options.log, options.record, options.attempt), launch)
+    return run_train_job(RunJob.of(job, launch, options.attempt, options.record.parent, options.log))
 
 
 def preflight(options: Namespace) -> int:

@@ -31,7 +31,6 @@ from scalewise.execution.run_folder import (
     input_hashes,
     prepare_to_train,
     saved_epochs,
-    saved_steps,
 )
 from scalewise.execution.start import RankProcesses
 from scalewise.plan.launch import Launch, SiteLaunch
@@ -53,7 +52,8 @@ PREAMBLE = """
 import os, signal, sys, time
 from pathlib import Path
 from scalewise.execution.rank_files import RankFiles
-attempt = RankFiles.join(Path(sys.argv[1]))
+attempt = RankFiles(Path(sys.argv[1]))
+attempt.setup
 """
 RUN = definition(2).model_copy(update={"settings": ProgramSettings(program=__file__)})
 RESUMING = RUN.model_copy(update={"settings": ProgramSettings(program=__file__, resumes=True)})
@@ -70,23 +70,32 @@ class OneRun:
         self.output, self.log = folder / OUTPUT, folder / "job.log"
         self.argv: tuple[str, ...] = ()
 
-    def job(self, run: RunDefinition = RUN, attempt: int = 1, **limits: Any) -> RunJob:
+    def job(
+        self, run: RunDefinition = RUN, attempt: int = 1, site: SiteLaunch = HERE, **limits: Any
+    ) -> RunJob:
         given = replace(LIMITS, limit_seconds=60.0)
-        return RunJob(run, None, self.log, replace(given, **limits), attempt, self.folder / RECORD)
+        return RunJob(run, None, replace(given, **limits), site, attempt, self.folder, self.log)
 
-    def train(
-        self, program: str, job: RunJob | None = None, site: SiteLaunch | None = None
-    ) -> Failure | None:
+    def train(self, program: str, job: RunJob | None = None) -> Failure | None:
         self.argv = (sys.executable, "-c", PREAMBLE + program, str(self.folder / ATTEMPT))
         environment = {"PYTHONPATH": str(SCRIPTS)}
         launch = Launch("torchrun", self.argv, environment, shown=(sys.executable,))
-        self._monkeypatch.setattr(jobs, "launch_of", lambda *_arguments: launch)
-        return train(job or self.job(), site or SiteLaunch())
+        self._monkeypatch.setattr(jobs, "launch_of", lambda _job: launch)
+        return train(job or self.job())
 
-    def fails(self, program: str, job: RunJob | None = None, site: SiteLaunch | None = None) -> Failure:
-        failure = self.train(program, job, site)
+    def fails(self, program: str, job: RunJob | None = None) -> Failure:
+        failure = self.train(program, job)
         assert failure is not None
         assert failure == read_failure(self.folder)
+        return failure
+
+    def run(self, program: str, job: RunJob) -> Failure:
+        """Run the whole job, whose ranks fail."""
+        self._monkeypatch.setattr(jobs, "train", partial(self.train, program))
+        self._monkeypatch.setattr(signal, "signal", lambda *_arguments: signal.SIG_DFL)
+        assert run_train_job(job) == 1
+        failure = read_failure(self.folder)
+        assert failure is not None
         return failure
 
     def write_result(self, run: RunDefinition = RUN) -> None:
@@ -123,15 +132,11 @@ def test_running_out_of_device_memory_is_a_result_and_leaves_no_earlier_failure(
 
 
 def test_a_launcher_that_fails_is_shown_and_the_failure_says_all_that_a_next_try_needs(
-    one: OneRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    one: OneRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one.output.write_text("what happened before\n", encoding="utf-8")
     leave_failure(one.folder, RUN, "failed", "x", inputs=input_hashes(RUN, None))
-    monkeypatch.setattr(jobs, "train", lambda job, site: one.train("sys.exit('no such module')", job, site))
-    monkeypatch.setattr(signal, "signal", lambda *_arguments: signal.SIG_DFL)
-    assert run_train_job(one.job(attempt=2), SiteLaunch()) == 1
-    failure = read_failure(one.folder)
-    assert failure is not None
+    failure = one.run("sys.exit('no such module')", one.job(attempt=2))
     assert (failure.outcome, failure.permanent) == ("failed", False)
     assert (failure.definition, failure.inputs) == (RUN, input_hashes(RUN, None))
     assert 0 < failure.seconds < 60 == failure.limit_seconds
@@ -157,13 +162,9 @@ sys.exit(1)
 
 
 def test_a_terminal_gets_a_bounded_and_printable_part_and_the_next_start_adds_to_the_whole_log(
-    one: OneRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    one: OneRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(jobs, "train", lambda job, site: one.train(LOUD, job, site))
-    monkeypatch.setattr(signal, "signal", lambda *_arguments: signal.SIG_DFL)
-    assert run_train_job(one.job(), SiteLaunch()) == 1
-    failure = read_failure(one.folder)
-    assert failure is not None
+    failure = one.run(LOUD, one.job())
     shown = [capsys.readouterr().err, failure.reason, failure.traceback, one.log.read_text()]
     assert [text for text in shown if set(text) & {"\x1b", "\x07", "\r"}] == []
     assert max(map(len, shown)) < 4 * SHOWN_BYTES
@@ -183,7 +184,7 @@ def test_a_run_whose_result_another_job_has_left_is_not_trained(one: OneRun) -> 
 
 TAKEN = """
 attempt.mark(0, "running", host="node-a")
-RankFiles(attempt.folder, "other").begin(attempt.rank_setup())
+RankFiles(attempt.folder).begin(attempt.setup.model_copy(update={"supervisor_host": "other"}))
 %s
 """
 
@@ -196,7 +197,7 @@ def test_ranks_whose_run_another_job_has_taken_are_ended_and_its_files_are_not_t
     with pytest.raises(LockError, match="another job has taken over this run"):
         one.train(TAKEN % then)
     assert not (one.folder / FAILURE).exists()
-    assert RankFiles.join(one.folder / ATTEMPT).token == "other"
+    assert RankFiles(one.folder / ATTEMPT).setup.supervisor_host == "other"
 
 
 # --- what is resumed -------------------------------------------------------------------------------------
@@ -254,14 +255,14 @@ def test_a_start_resumes_where_enough_steps_follow_to_be_measured(
     run = definition_of(Settings(**{**SMALL_EPOCHS, **changed}))  # 22 steps an epoch
     for epochs in (len(accuracies) - 1, len(accuracies)):
         save(tmp_path, epochs, accuracies)
-    prepare_to_train(tmp_path, run, resumes=True)
-    assert (len(saved_epochs(tmp_path, run)), saved_steps(tmp_path, run)) == (kept, 22 * kept)
+    assert len(prepare_to_train(tmp_path, run, resumes=True)) == kept
+    assert len(saved_epochs(tmp_path, run)) == kept
 
 
 # --- the end of a job's time ------------------------------------------------------------------------------
 
 STOPPED = "attempt.mark(0, 'running', host='node-a')\n%sattempt.mark(0, 'stopped', stop_source='%s')\n"
-STEP = "attempt.progress(3, 'step 3')\n"
+STEP = "attempt.probe.mkdir()\n(attempt.probe / '0.1.steps').write_text('3')\n"
 
 
 @pytest.mark.fault(12)
@@ -291,7 +292,7 @@ def test_only_a_run_that_the_end_of_its_job_ended_and_that_came_further_goes_bac
     monkeypatch.setattr(jobs, "SIGNAL_SPREAD_SECONDS", 0.0)
     monkeypatch.setattr(jobs, "requeue", lambda job: f"Slurm job {job} is CANCELLED")
     leave_failure(one.folder, run, "interrupted", "x", inputs=input_hashes(run, None), seconds=spent)
-    failure = one.fails(program, one.job(run), site)
+    failure = one.fails(program, one.job(run, site=site))
     assert (failure.outcome, failure.permanent) == (outcome, outcome == "failed")
     log = one.log.read_text(encoding="utf-8") if one.log.exists() else ""
     assert ("it does not go back: Slurm job 7 is CANCELLED" in log) == goes_back
@@ -348,10 +349,11 @@ def test_a_try_that_would_fail_again_is_known_before_a_job_is_submitted(
 
 def test_what_a_budget_has_left_for_another_try_is_known_before_a_job_is_submitted(tmp_path: Path) -> None:
     hashes = input_hashes(RUN, None)
-    leave_failure(tmp_path, RUN, "failed", "why", seconds=550.0, inputs=hashes)
+    leave_failure(tmp_path, RUN, "failed", "why", seconds=550.0, inputs=hashes, ended_at="2026-01-02")
     job = job_of(RUN, limit_over_tries=True)
     assert failure_to_repeat(job, tmp_path, attempt=1) is None
-    failure = failure_to_repeat(job, tmp_path, attempt=2)
+    assert failure_to_repeat(job, tmp_path, attempt=2, began="2026-01-03") is None, "of an earlier command"
+    failure = failure_to_repeat(job, tmp_path, attempt=2, began="2026-01-01")
     assert failure is not None
     assert "the 600 s that the budget counts for it. The last one: why" in failure.reason
 
@@ -381,28 +383,23 @@ def test_a_container_sees_a_run_whose_results_lie_behind_a_link(one: OneRun) -> 
     (one.folder / "scratch").mkdir()
     (one.folder / "results").symlink_to(one.folder / "scratch")
     site = SiteLaunch(slurm=True, container=Container(image="a.sif", runtime="apptainer"))
-    rank_files = RankFiles(one.folder / "results" / ATTEMPT)
-    assert f"--bind={one.folder / 'scratch'}" in launch_of(one.job(), site, rank_files).argv
+    job = replace(one.job(site=site), folder=one.folder / "results")
+    assert f"--bind={one.folder / 'scratch'}" in launch_of(job).argv
 
 
 def test_ranks_of_an_earlier_job_write_nothing_once_another_has_the_folder(tmp_path: Path) -> None:
-    earlier, later = (RankFiles(tmp_path, token) for token in ("a", "b"))
-    earlier.begin(rank_setup())
-    joined = RankFiles.join(tmp_path)
-    joined.mark(0, "running", host="node-a")
-    (tmp_path / "probe").mkdir()
+    earlier, later = RankFiles(tmp_path), RankFiles(tmp_path)
+    earlier.begin(rank_setup(tmp_path))
+    earlier.mark(0, "running", host="node-a")
+    earlier.probe.mkdir()
     later.begin(rank_setup(tmp_path, RUN))
     assert {path.name for path in tmp_path.iterdir()} == {"rank_setup.json"}
-    writes: list[Callable[[], None]] = [
-        partial(joined.mark, 0, "running"),
-        partial(joined.request_stop, "x"),
-        joined.check_current,
-    ]
+    writes: list[Callable[[], None]] = [partial(earlier.mark, 0, "running"), earlier.check_current]
     for write in writes:
         with pytest.raises(OSError, match="another job has it"):
             write()
-    joined.end()
-    assert later.unfinished() is not None
+    earlier.end()
+    assert RankFiles(tmp_path).setup == later.setup
     later.end()
     assert not tmp_path.exists()
 

@@ -111,39 +111,47 @@ class Environment(_Record):
     versions: dict[str, str]
 
 
-class Provenance(_Record):
-    """The origin of a run's numbers.
+class Origin(_Record):
+    """The job that made a run, and the input files.
 
     Args:
-        commit: Commit of the workflow, with ``-dirty`` if files were changed; None outside a checkout.
-        hosts: One for each node.
-        devices: Device name of each rank.
-        started_at: UTC, ISO 8601.
-        ended_at: UTC, ISO 8601.
+        started_at: UTC, ISO 8601; before the ranks were started.
         slurm_job_id: None outside Slurm.
         restart_count: Number of times that the batch system started this job again.
         other_jobs: Other jobs on the run's nodes when it began; None if unknown.
         study_jobs: Other jobs of this study there; None if unknown.
         failed_seconds: Time of earlier tries at the run, which left no result.
         inputs: Hashes of the input files that define the run, by name.
-        environments: Every different environment of the last start's hosts.
-        gpu_limits: Limits of each rank's GPU, None for a CPU process, or without NVML.
     """
 
-    commit: str | None
-    hosts: list[str]
-    devices: list[str]
     launcher: str
     started_at: str
-    ended_at: str
-    slurm_job_id: str | None
-    restart_count: int
+    slurm_job_id: str | None = None
+    restart_count: int = 0
     other_jobs: int | None = None
     study_jobs: int | None = None
     failed_seconds: Seconds = 0.0
     inputs: dict[str, str]
-    environments: list[Environment]
-    gpu_limits: list[GpuLimits | None]
+
+
+class Provenance(Origin):
+    """The origin of a run's numbers.
+
+    Args:
+        ended_at: UTC, ISO 8601.
+        commit: Commit of the workflow, with ``-dirty`` if files were changed; None outside a checkout.
+        hosts: One for each node.
+        devices: Device name of each rank; this and the next two are empty if the ranks left no measurement.
+        environments: Every different environment of the last start's hosts.
+        gpu_limits: Limits of each rank's GPU, None for a CPU process, or without NVML.
+    """
+
+    ended_at: str
+    commit: str | None = None
+    hosts: list[str]
+    devices: list[str] = []
+    environments: list[Environment] = []
+    gpu_limits: list[GpuLimits | None] = []
 
 
 class MetricReading(_Record):
@@ -305,9 +313,7 @@ class Failure(_Record):
         inputs: Hashes of the input files that define it, by name.
         reason: A sentence that names rank and host if they are known.
         permanent: Whether another try would end the same way.
-        started_at: UTC, ISO 8601.
         ended_at: UTC, ISO 8601.
-        slurm_job_id: None outside Slurm.
         limit_seconds: The run's limit.
         seconds: Time of this try and of those before it.
         traceback: Traceback of the first rank that raised; empty if none did.
@@ -319,9 +325,7 @@ class Failure(_Record):
     outcome: Literal["failed", "timed-out", "interrupted"]
     reason: str
     permanent: bool = False
-    started_at: str
     ended_at: str
-    slurm_job_id: str | None = None
     limit_seconds: float
     seconds: Seconds
     traceback: str = ""

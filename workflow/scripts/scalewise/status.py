@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from scalewise.analysis.runs import NOT_RUN
 from scalewise.analysis.study import Analysis, parts_of
 from scalewise.config.shape import count_devices
 from scalewise.execution.lock import is_training
-from scalewise.execution.rank_files import ATTEMPT, RankFiles
+from scalewise.execution.rank_files import ATTEMPT, RankFiles, probe_files
 from scalewise.execution.slurm import queued_jobs
 from scalewise.plan.formatting import DAY, duration_text, format_3sig
 from scalewise.plan.plan_file import Plan, runs_in_slurm
@@ -89,8 +90,11 @@ def _state(
     # a run that was killed leaves its progress, and on one machine only a run at work holds its lock
     at_work = "running" if queue is None and is_training(folder) else ""
     state = at_work if queue is None else queue.get((experiment, run), "")
-    if state == "running" and (progress := RankFiles(folder / ATTEMPT).read_progress()) is not None:
-        state += f" ({progress.text}, {duration_text(now - progress.reported_at)} ago)"
+    files = RankFiles(folder / ATTEMPT)
+    with suppress(OSError, ValueError):  # the run may have ended since
+        if state == "running" and (progress := files.progress()):
+            reported_at = max(path.stat().st_mtime for path in probe_files(files.probe, "steps"))
+            state += f" ({progress}, {duration_text(now - reported_at)} ago)"
     return state or ("waiting" if row["outcome"] == NOT_RUN else str(row["outcome"]))
 
 

@@ -46,7 +46,7 @@ def lock_run(folder: Path, wait_seconds: float, notify: Notify) -> AbstractConte
     Raises:
         LockError: The wait was not long enough.
     """
-    return _hold(_address_of_run(folder), "{} is training this run", wait_seconds, notify)
+    return _hold(_address(f"run {folder.resolve()}"), "{} is training this run", wait_seconds, notify)
 
 
 def machine_lock(wait_seconds: float, notify: Notify) -> AbstractContextManager[None]:
@@ -58,11 +58,7 @@ def machine_lock(wait_seconds: float, notify: Notify) -> AbstractContextManager[
 
 def is_training(folder: Path) -> bool:
     """Return whether a process of this machine trains the run of a folder."""
-    return bool(_holder(_address_of_run(folder)))
-
-
-def _address_of_run(folder: Path) -> str:
-    return _address(f"run {folder.resolve()}")
+    return bool(_holder(_address(f"run {folder.resolve()}")))
 
 
 def _address(name: str) -> str:
@@ -74,33 +70,31 @@ def _address(name: str) -> str:
 def _hold(address: str, text: str, wait_seconds: float, notify: Notify) -> Iterator[None]:
     """Hold a lock; the text, with the name of the process that has it, is shown if that takes time."""
     deadline, notified = time.monotonic() + wait_seconds, False
-    while (lock := _bind(address)) is None:
-        waiting = text.format(_holder(address) or "another process")
-        if time.monotonic() > deadline:
-            raise LockError(
-                f"{waiting}, for more than {wait_seconds:.0f} s. Wait for it, or end it, and give the same "
-                "command again."
-            )
-        if not notified:
-            notified = True
-            notify(waiting)
-        time.sleep(POLL_SECONDS)
-    with lock:
+    with socket.socket(socket.AF_UNIX) as lock:
+        while not _bind(lock, address):
+            waiting = text.format(_holder(address) or "another process")
+            if time.monotonic() > deadline:
+                raise LockError(
+                    f"{waiting}, for more than {wait_seconds:.0f} s. Wait for it, or end it, and give the "
+                    "same command again."
+                )
+            if not notified:
+                notified = True
+                notify(waiting)
+            time.sleep(POLL_SECONDS)
+        lock.listen(128)
         yield
 
 
-def _bind(address: str) -> socket.socket | None:
-    """Return a socket that has an address; None if another process has it."""
-    lock = socket.socket(socket.AF_UNIX)
+def _bind(lock: socket.socket, address: str) -> bool:
+    """Give a socket an address; return False if another process has it."""
     try:
         lock.bind(address)
     except OSError as error:
-        lock.close()
         if error.errno != errno.EADDRINUSE:
             raise
-        return None
-    lock.listen(128)
-    return lock
+        return False
+    return True
 
 
 def _holder(address: str) -> str:

@@ -9,13 +9,13 @@ from pathlib import Path
 from scalewise.execution.run_folder import input_hashes
 from scalewise.plan.plan_file import Limits, Plan, TrainJob
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.records import RECORD, Failure, RecordError, read_failure, seconds_between
+from scalewise.records import RECORD, Failure, RecordError, read_failure
 
 LEAST_SECONDS = 60.0
 """Least time in which a try at a run is worth a start."""
 
 
-def failure_to_repeat(job: TrainJob, folder: Path, attempt: int) -> Failure | None:
+def failure_to_repeat(job: TrainJob, folder: Path, attempt: int = 1, began: str = "") -> Failure | None:
     """Return the failure that another try at a run would repeat; None if it may succeed.
 
     Args:
@@ -23,6 +23,8 @@ def failure_to_repeat(job: TrainJob, folder: Path, attempt: int) -> Failure | No
         folder: Holds the run's records.
         attempt: Snakemake's count of its tries, from 1. The user requests the first, and may have removed the
             cause since: only a run that needs more time than it gets is then known to fail.
+        began: When Snakemake's command began, as ``utc_now`` returns it. A try of this command may have left
+            no failure, such as on a node that died: the failure is then of an earlier command.
     """
     try:
         if read_failure(folder) is None:
@@ -34,34 +36,20 @@ def failure_to_repeat(job: TrainJob, folder: Path, attempt: int) -> Failure | No
     failure, limits = earlier_failure(folder, definition, inputs), Limits(**job["limits"])
     if failure is None:
         return None
-    if limit_of_try(limits, attempt, failure) < LEAST_SECONDS:
+    again = attempt > 1 and failure.ended_at > began
+    if limit_of_try(limits, attempt if again else 1, failure) < LEAST_SECONDS:
         spent = f"its tries have taken the {limits.limit_seconds:.0f} s that the budget counts for it."
         return failure.model_copy(update={"reason": f"{spent} The last one: {failure.reason}"})
-    if failure.outcome != "timed-out":
-        return failure if failure.permanent and attempt > 1 else None
-    has_more_time = limits.limit_seconds > failure.limit_seconds
-    return failure if not has_more_time and (failure.permanent or attempt > 1) else None
+    if failure.outcome == "timed-out":
+        has_more_time = limits.limit_seconds > failure.limit_seconds
+        return failure if not has_more_time and (failure.permanent or again) else None
+    return failure if failure.permanent and again else None
 
 
 def is_refused(plan: Plan, results: Path, began: str, experiment: str, run: str, attempt: int) -> bool:
-    """Return whether a try at a run would end as the one before it.
-
-    A try of this command may have left no failure, such as on a node that died. The failure of an earlier
-    command then says something about the next try only if it does so about the first.
-
-    Args:
-        plan: The study.
-        results: Folder of all experiments.
-        began: When the command of Snakemake began, UTC, ISO 8601.
-        experiment: Name of the experiment.
-        run: Name of the run.
-        attempt: Number of the try in this command, from 1.
-    """
+    """Return whether a try at a run would end as the one before it; arguments as above."""
     job, folder = plan["runs"][experiment][run], results / experiment / "runs" / run
-    failure = failure_to_repeat(job, folder, attempt)
-    if failure is None or attempt == 1 or seconds_between(began, failure.ended_at) > 0:
-        return failure is not None
-    return failure_to_repeat(job, folder, attempt=1) is not None
+    return failure_to_repeat(job, folder, attempt, began) is not None
 
 
 def refused_runs(plan: Plan, results: Path) -> dict[tuple[str, str], Failure]:
@@ -75,7 +63,7 @@ def refused_runs(plan: Plan, results: Path) -> dict[tuple[str, str], Failure]:
     for experiment, runs in plan["runs"].items():
         for run, job in runs.items():
             folder = results / experiment / "runs" / run
-            if not (folder / RECORD).exists() and (failure := failure_to_repeat(job, folder, attempt=1)):
+            if not (folder / RECORD).exists() and (failure := failure_to_repeat(job, folder)):
                 found[experiment, run] = failure
     return found
 

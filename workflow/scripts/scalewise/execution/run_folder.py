@@ -75,15 +75,13 @@ def saved_epochs(folder: Path, run: RunDefinition) -> list[dict[str, Any]]:
     return next((rows for _, rows in _checkpoints(folder)), [])
 
 
-def saved_steps(folder: Path, run: RunDefinition) -> int:
-    """Return the optimizer steps in the newest checkpoint of train.py."""
-    return len(saved_epochs(folder, run)) * (steps_per_epoch(run) or 0)
-
-
-def prepare_to_train(folder: Path, run: RunDefinition, *, resumes: bool) -> None:
+def prepare_to_train(folder: Path, run: RunDefinition, *, resumes: bool) -> list[dict[str, Any]]:
     """Make the folder that a program writes to; empty it unless the program resumes from its files.
 
     Checkpoints after which too few steps follow to measure are deleted: figures are those of the last start.
+
+    Returns:
+        The epochs in the checkpoint from which train.py resumes.
 
     Raises:
         OSError: It cannot be created or emptied.
@@ -94,7 +92,7 @@ def prepare_to_train(folder: Path, run: RunDefinition, *, resumes: bool) -> None
     program.mkdir(parents=True, exist_ok=True)
     steps, settings = steps_per_epoch(run), run.settings
     if steps is None or not isinstance(settings, Settings):
-        return
+        return []
     least = min(settings.warmup_steps + LEAST_STEPS, settings.epochs * steps)
     for checkpoint, rows in _checkpoints(folder):
         left = settings.epochs - len(rows)
@@ -102,8 +100,9 @@ def prepare_to_train(folder: Path, run: RunDefinition, *, resumes: bool) -> None
             # the next epoch may be the last
             left = min(left, 0 if rows and rows[-1]["test_accuracy"] >= accuracy else 1)
         if left * steps >= least:
-            return
+            return rows
         shutil.rmtree(checkpoint)
+    return []
 
 
 def remove_after_training(folder: Path, run: RunDefinition) -> None:

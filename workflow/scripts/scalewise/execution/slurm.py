@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from scalewise.site.commands import ask
 
@@ -71,25 +73,22 @@ def _of_job(job: str, field: str) -> str | None:
     return answer.text if answer.ok else None
 
 
-def restart_count(environ: Mapping[str, str]) -> str:
-    """Return how often Slurm has requeued this job; the executor hides the variable from a job step."""
-    job, count = environ.get("SLURM_JOB_ID"), environ.get("SLURM_RESTART_COUNT")
-    return count or (job and _of_job(job, "--Format=RestartCnt")) or "0"
+def this_job() -> dict[str, Any]:
+    """Return what Slurm reports of this job, as fields of ``Origin``: restarts, and other jobs on its nodes.
 
-
-def other_jobs(environ: Mapping[str, str]) -> tuple[int, int] | tuple[None, None]:
-    """Return the number of other jobs on the nodes of this one, and how many of them are of this study.
-
-    Those of the study are of the same user in the same folder. None if unknown.
+    Other jobs of the study are of the same user in the same folder. The executor hides the number of restarts
+    from a job step; the ranks inherit it.
     """
-    job = environ.get("SLURM_JOB_ID", "")
+    job = os.environ["SLURM_JOB_ID"]
+    restarts = os.environ["SLURM_RESTART_COUNT"] = _of_job(job, "--Format=RestartCnt") or "0"
+    facts: dict[str, Any] = {"slurm_job_id": job, "restart_count": int(restarts)}
     nodes, _, owner = (_of_job(job, "--format=%N|%U|%Z") or "").partition("|")
     answer = ask("squeue", "--noheader", "--states=running", f"--nodelist={nodes}", "--format=%A|%U|%Z")
-    if not nodes or not answer.ok:
-        return None, None
-    owners = dict(line.split("|", 1) for line in answer.text.splitlines() if "|" in line)
-    owners.pop(job, None)
-    return len(owners), sum(other == owner for other in owners.values())
+    if nodes and answer.ok:
+        owners = dict(line.split("|", 1) for line in answer.text.splitlines() if "|" in line)
+        owners.pop(job, None)
+        facts |= {"other_jobs": len(owners), "study_jobs": [*owners.values()].count(owner)}
+    return facts
 
 
 def requeue(job: str) -> str:
