@@ -103,7 +103,7 @@ def prepare_program(options: Namespace) -> int:
     plan = plan_of(options)
     # on the login node, which all partitions share
     launch = SiteLaunch.model_validate(next(iter(plan["sites"].values()))["launch"])
-    return prepare_program(json.loads(plan["preparations"][options.preparation]), launch, options.output)
+    return prepare_program(json.loads(plan["preparations"][options.preparation]), launch)
 
 
 def train(options: Namespace) -> int:
@@ -212,7 +212,7 @@ COMMANDS: Mapping[Callable[[Namespace], int | None], Arguments] = {
         "names": {"nargs": "*", "help": "runs, digits/d2.r1 or 'digits/d2.*', or experiments; default: all"},
     },
     prepare_dataset: {"--dataset": {"required": True}, "--output": PATH},
-    prepare_program: {"--preparation": {"required": True}, "--output": PATH},
+    prepare_program: {"preparation": {}},
     train: {
         "experiment": {},
         "run": {},

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,11 +38,8 @@ from scalewise.plan.launch import Launch, SiteLaunch
 from scalewise.plan.plan_file import TrainJob
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import (
-    EPOCHS,
     FAILURE,
-    RANKS,
     RECORD,
-    UTILIZATION,
     Failure,
     read_failure,
     read_run,
@@ -128,7 +126,7 @@ def test_running_out_of_device_memory_is_a_result_and_leaves_no_earlier_failure(
     assert record.provenance.failed_seconds == 100.0
     assert record.provenance.ended_at > record.provenance.started_at
     left = {path.name for path in one.folder.iterdir()}
-    assert left == {RECORD, EPOCHS, RANKS, UTILIZATION, OUTPUT, "program"}
+    assert left == {RECORD, OUTPUT, "program"}
 
 
 def test_a_launcher_that_fails_is_shown_and_the_failure_says_all_that_a_next_try_needs(
@@ -387,21 +385,30 @@ def test_a_container_sees_a_run_whose_results_lie_behind_a_link(one: OneRun) -> 
     assert f"--bind={one.folder / 'scratch'}" in launch_of(job).argv
 
 
-def test_ranks_of_an_earlier_job_write_nothing_once_another_has_the_folder(tmp_path: Path) -> None:
+def test_a_job_deletes_no_files_once_another_has_the_folder(tmp_path: Path) -> None:
     earlier, later = RankFiles(tmp_path), RankFiles(tmp_path)
     earlier.begin(rank_setup(tmp_path))
     earlier.mark(0, "running", host="node-a")
     earlier.probe.mkdir()
     later.begin(rank_setup(tmp_path, RUN))
     assert {path.name for path in tmp_path.iterdir()} == {"rank_setup.json"}
-    writes: list[Callable[[], None]] = [partial(earlier.mark, 0, "running"), earlier.check_current]
-    for write in writes:
-        with pytest.raises(OSError, match="another job has it"):
-            write()
     earlier.end()
     assert RankFiles(tmp_path).setup == later.setup
     later.end()
     assert not tmp_path.exists()
+
+
+@pytest.mark.parametrize("state", ["trains", "has died", "is on another host", "has left nothing"])
+def test_a_run_is_training_while_its_job_is_a_process_of_this_machine(state: str, tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "0" if state == "has died" else "600"]) as job:
+        host = "node-a" if state == "is on another host" else socket.gethostname()
+        if state != "has left nothing":
+            setup = rank_setup(tmp_path, supervisor_host=host, supervisor_pid=job.pid)
+            RankFiles(tmp_path).begin(setup)
+        if state == "has died":
+            os.waitid(os.P_PID, job.pid, os.WEXITED | os.WNOWAIT)
+        assert RankFiles(tmp_path).is_training == (state == "trains")
+        job.kill()
 
 
 # --- inputs -----------------------------------------------------------------------------------------------

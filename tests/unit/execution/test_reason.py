@@ -134,7 +134,7 @@ def test_a_run_that_made_no_step_names_who_waited_for_whom(
     text, is_permanent = reason(files, 1, cause, silent_seconds=300.0, last_line=LINE)
 
     assert says.format("The last line of its output: ") in text
-    assert "5 minutes, before its first step." in text
+    assert "5 min, before its first step." in text
     assert "runtime_minutes" not in text
     assert not is_permanent
     if SETS in text:
@@ -146,9 +146,9 @@ def test_a_run_that_made_no_step_names_who_waited_for_whom(
 @pytest.mark.parametrize(
     ("cause", "silent", "says", "is_permanent"),
     [
-        ("limit", 0.0, ["stopped after 5 minutes, at step 10/405. Raise runtime_minutes"], True),
+        ("limit", 0.0, ["stopped after 5 min, at step 10/405. Raise runtime_minutes"], True),
         ("limit", SILENT_SECONDS + 1, ["may hang", LINE, "Rank 2 on node2 made the fewest steps, 7"], False),
-        ("no step", 1800.0, ["no step for 30 minutes, at", "Rank 2 on", LINE, "timeout_seconds"], False),
+        ("no step", 1800.0, ["no step for 30 min, at", "Rank 2 on", LINE, "timeout_seconds"], False),
     ],
 )
 def test_a_run_that_made_steps_names_its_progress_and_who_is_behind(

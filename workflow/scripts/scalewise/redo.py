@@ -12,7 +12,7 @@ from scalewise.analysis.disturbed import DISTURBED
 from scalewise.analysis.runs import NOT_RUN, OUT_OF_DATE, collect
 from scalewise.analysis.study import parts_of
 from scalewise.config.errors import UserError
-from scalewise.execution.lock import LockError, lock_run
+from scalewise.execution.rank_files import ATTEMPT, RankFiles
 from scalewise.execution.slurm import queued_jobs
 from scalewise.plan.plan_file import Plan, runs_in_slurm
 from scalewise.records import FAILURE, RECORD
@@ -110,18 +110,15 @@ def _in_slurm(plan: Plan) -> set[str]:
 
 
 def _remove(run: Path) -> bool:
-    """Remove the folder of a run; return False if another process of this machine holds the run.
+    """Remove the folder of a run; return False if a process of this machine trains the run.
 
     Of a run without a result only the failure goes: what its program has saved is there to resume from.
     """
-    try:
-        with lock_run(run, 0.0, lambda _: None):
-            (run / FAILURE).unlink(missing_ok=True)
-            had_result = (run / RECORD).exists()
-            (run / RECORD).unlink(missing_ok=True)
-    except LockError:
+    if RankFiles(run / ATTEMPT).is_training:
         return False
-    if had_result:
+    (run / FAILURE).unlink(missing_ok=True)
+    if (run / RECORD).exists():
+        (run / RECORD).unlink()
         # without its record the run is made again, whatever else is left
         shutil.rmtree(run, ignore_errors=True)
     return True

@@ -19,7 +19,6 @@ from scalewise.analysis.disturbed import DISTURBED, named_runs
 from scalewise.analysis.runs import NOT_RUN
 from scalewise.analysis.study import Analysis, parts_of
 from scalewise.config.shape import count_devices
-from scalewise.execution.lock import is_training
 from scalewise.execution.rank_files import ATTEMPT, RankFiles, probe_files
 from scalewise.execution.slurm import queued_jobs
 from scalewise.plan.formatting import DAY, duration_text, format_3sig
@@ -87,10 +86,9 @@ def _state(
     """Return what a run without a result does, or how it ended."""
     run = str(row["run"])
     folder = results / experiment / "runs" / run
-    # a run that was killed leaves its progress, and on one machine only a run at work holds its lock
-    at_work = "running" if queue is None and is_training(folder) else ""
-    state = at_work if queue is None else queue.get((experiment, run), "")
     files = RankFiles(folder / ATTEMPT)
+    at_work = "running" if files.is_training else ""
+    state = at_work if queue is None else queue.get((experiment, run), "")
     with suppress(OSError, ValueError):  # the run may have ended since
         if state == "running" and (progress := files.progress()):
             reported_at = max(path.stat().st_mtime for path in probe_files(files.probe, "steps"))

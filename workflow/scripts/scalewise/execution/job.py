@@ -17,13 +17,12 @@ from scalewise.config.program import ProgramSettings
 from scalewise.execution.lock import (
     MACHINE_WAIT_SECONDS,
     LockError,
-    lock_run,
     machine_lock,
     wait_for_earlier_job,
 )
 from scalewise.execution.next_try import dataset_path, earlier_failure, limit_of_try
 from scalewise.execution.rank_files import ATTEMPT, RankFiles, RankSetup
-from scalewise.execution.reason import explain_os_error, failure_of, in_minutes, root_cause
+from scalewise.execution.reason import explain_os_error, failure_of, root_cause
 from scalewise.execution.run_folder import (
     OUTPUT,
     input_hashes,
@@ -34,6 +33,7 @@ from scalewise.execution.run_folder import (
 from scalewise.execution.slurm import requeue, this_job
 from scalewise.execution.start import SCRIPTS
 from scalewise.execution.watchdog import Ended, supervise
+from scalewise.plan.formatting import duration_text
 from scalewise.plan.launch import Launch, RankLaunch, SiteLaunch, build_launch
 from scalewise.plan.plan_file import Limits, TrainJob
 from scalewise.plan.runs.run_definition import RunDefinition
@@ -45,16 +45,12 @@ from scalewise.records import (
     RANKS,
     RECORD,
     UTILIZATION,
-    EpochRecord,
     Failure,
-    RankRecord,
     RecordError,
     RunRecord,
-    UtilizationRecord,
     read_record,
     utc_now,
     write_json,
-    write_rows,
 )
 
 REQUEUE_SECONDS, SIGNAL_SPREAD_SECONDS = 120.0, 2.0
@@ -152,14 +148,11 @@ def train(job: RunJob) -> Failure | None:
 
 @contextmanager
 def turn_of(job: RunJob) -> Iterator[str]:
-    """Hold the run and this machine; yields the job of Slurm that trained the run while this one waited."""
+    """Hold this machine; yields the job of Slurm that trained the run while this one waited."""
     if job.site.slurm:  # which assigns devices to jobs
         yield wait_for_earlier_job(job.limits.limit_seconds, job.report)
     else:
-        with (
-            lock_run(job.folder, MACHINE_WAIT_SECONDS, job.report),
-            machine_lock(MACHINE_WAIT_SECONDS, job.report),
-        ):
+        with machine_lock(MACHINE_WAIT_SECONDS, job.report):
             yield ""
 
 
@@ -231,10 +224,8 @@ def launch_of(job: RunJob) -> Launch:
 
 
 def write_out_of_memory(files: RankFiles, failure: Failure) -> None:
-    """Write the records of a run with too little device memory: another start would end the same way."""
+    """Write the record of a run with too little device memory: another start would end the same way."""
     setup = files.setup
-    for name, kind in ((EPOCHS, EpochRecord), (RANKS, RankRecord), (UTILIZATION, UtilizationRecord)):
-        write_rows(setup.folder / name, kind, [])
     # its time is paid; the ranks left nothing on their devices and libraries
     hosts = list(dict.fromkeys(rank.host for rank in files.ranks()))
     record = RunRecord(
@@ -255,9 +246,9 @@ def leave_failure(job: RunJob, files: RankFiles, ended: Ended, failure: Failure)
     goes_back = is_over and number is not None and comes_further(job, files, failure.seconds)
     if is_over and number is not None and not goes_back:
         reason = (
-            f"Slurm's signal before the end of the job's time came after {in_minutes(ended.seconds)}, before "
-            "the program had saved anything new. Raise the job's time (slurm.longest_walltime), or let it "
-            "save more often."
+            f"Slurm's signal before the end of the job's time came after {duration_text(ended.seconds)}, "
+            "before the program had saved anything new. Raise the job's time (slurm.longest_walltime), or "
+            "let it save more often."
         )
         failure = failure.model_copy(update={"outcome": "failed", "reason": reason, "permanent": True})
     with suppress(OSError):  # a full disk; the reason is also shown

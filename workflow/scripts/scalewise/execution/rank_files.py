@@ -16,10 +16,11 @@ probe/           the probe, whose modules name them  ranks; job and status: step
 
 from __future__ import annotations
 
-import errno
 import json
 import os
+import re
 import shutil
+import socket
 import time
 from contextlib import suppress
 from functools import cached_property
@@ -41,21 +42,16 @@ PROGRAM_FOLDER = "program"
 
 RANK_SETUP, ENDPOINT, FAILED, STOP = "rank_setup.json", "endpoint", "failed", "stop"
 
-_CONSEQUENCES = (
-    "connection closed by peer",
-    "connection reset by peer",
-    "broken pipe",
-    "remote process exited",
-    "recvvalue failed",
-    "timed out",
-    "timeout",
+_CONSEQUENCE = re.compile(
+    "connection (closed|reset) by peer|broken pipe|remote process exited|recvvalue failed|timed out|timeout",
+    re.IGNORECASE,
 )
 """Phrases of gloo, nccl and the store in errors of ranks that have lost another rank: never the cause."""
 
 
 def is_consequence(error: str) -> bool:
     """Whether an error of a rank is only the consequence of another one's end."""
-    return any(phrase in error.lower() for phrase in _CONSEQUENCES)
+    return _CONSEQUENCE.search(error) is not None
 
 
 class RankSetup(Origin):
@@ -157,10 +153,7 @@ def steps_by_rank(folder: Path, kind: str = "steps") -> dict[int, int]:
 
 
 class RankFiles:
-    """The folder of the messages, which the next job of the run uses again.
-
-    After a long suspension, ranks of an earlier job may find the setup of another one: they write nothing.
-    """
+    """The folder of the messages, which the next job of the run uses again."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -201,24 +194,22 @@ class RankFiles:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     @property
+    def is_training(self) -> bool:
+        """Whether the job trains on this machine, which its own process supervises."""
+        with suppress(OSError, ValueError):
+            command = Path(f"/proc/{self.setup.supervisor_pid}/cmdline").read_bytes()  # empty once it is dead
+            return bool(command) and self.setup.supervisor_host == socket.gethostname()
+        return False
+
+    @property
     def is_current(self) -> bool:
-        """Whether no other job has the folder; true also if the folder is gone."""
+        """Whether no other job has taken the folder, such as after a long suspension of this one."""
         try:
             return self._read_setup() == self.setup
         except OSError:
             return True
 
-    def check_current(self) -> None:
-        """Check that these ranks may still write the run's files.
-
-        Raises:
-            OSError: Another job trains the run by now.
-        """
-        if not self.is_current:
-            raise OSError(errno.ESTALE, "another job has it by now", str(self.folder))
-
     def _write(self, name: str, text: str) -> None:
-        self.check_current()
         draft = self.folder / f".{name}"
         draft.write_text(text, encoding="utf-8")
         draft.replace(self.folder / name)

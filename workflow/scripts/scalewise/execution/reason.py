@@ -11,7 +11,7 @@ from pathlib import Path
 from scalewise.execution.rank_files import Rank, RankFiles, is_consequence, steps_by_rank
 from scalewise.execution.run_folder import OUTPUT, log_tail, printable
 from scalewise.execution.watchdog import Ended
-from scalewise.plan.formatting import listed
+from scalewise.plan.formatting import duration_text, listed
 from scalewise.records import Failure, later
 
 REASON_CHARACTERS = 4000
@@ -73,15 +73,15 @@ def _why(files: RankFiles, ended: Ended, cause: Rank | None, limit_seconds: floa
         begins = "resumes from what it has saved" if setup.resumes else "starts from the beginning"
         return f"ended by {ended.stop_source or 'a signal'}. The same command {begins}.", False
     if ended.cause == "limit" and setup.limit_seconds <= 0:
-        return f"all of its {in_minutes(limit_seconds)} are used. {MORE_TIME}", True
+        return f"all of its {duration_text(limit_seconds)} are used. {MORE_TIME}", True
     if ended.cause == "limit":
         made_steps = files.steps() > 0 and ended.silent_seconds <= SILENT_SECONDS
-        return f"stopped after {in_minutes(setup.limit_seconds)}, {_last_place(files, ended)}", made_steps
+        return f"stopped after {duration_text(setup.limit_seconds)}, {_last_place(files, ended)}", made_steps
     if ended.cause == "not in group":
         return f"not all ranks were in the process group in time, {_last_place(files, ended)}", False
     if ended.cause == "no step":
         fix = "If a start, an evaluation or a checkpoint takes that long, raise timeout_seconds."
-        return f"no step for {in_minutes(ended.silent_seconds)}, {_last_place(files, ended)} {fix}", False
+        return f"no step for {duration_text(ended.silent_seconds)}, {_last_place(files, ended)} {fix}", False
     return _error(files, ended, cause), cause is not None and cause.permanent
 
 
@@ -162,13 +162,6 @@ def name_ranks(numbers: Iterable[int], states: Iterable[Rank]) -> str:
     if len(names) > MOST_NAMED:
         names = [*names[:MOST_NAMED], f"{len(names) - MOST_NAMED} more"]
     return f"Rank{many} {listed(names)}{f' on {listed(hosts)}' if hosts else ''}"
-
-
-def in_minutes(seconds: float) -> str:
-    """Write seconds as minutes in plain digits, with a fraction if they are few: ``1 minute``."""
-    minutes = seconds / 60
-    number = f"{minutes:.0f}" if minutes >= 100 else f"{minutes:.3g}"
-    return f"{number} minute{'' if number == '1' else 's'}"
 
 
 # ---- errors of the file system

@@ -114,7 +114,7 @@ def preparation(settings: ProgramSettings) -> Preparation:
     runs_in = settings.working_directory
     definition = canonical_json([words, settings.python, environment, *filter(None, [runs_in])])
     digest = hashlib.sha256(definition.encode()).hexdigest()[:12]
-    marker = f"resources/prepared/{digest}.json"
+    marker = f"resources/prepared/{digest}.done"
     return Preparation(digest, marker, words, settings.python, environment, runs_in)
 
 
