@@ -385,19 +385,6 @@ def test_a_container_sees_a_run_whose_results_lie_behind_a_link(one: OneRun) -> 
     assert f"--bind={one.folder / 'scratch'}" in launch_of(job).argv
 
 
-def test_a_job_deletes_no_files_once_another_has_the_folder(tmp_path: Path) -> None:
-    earlier, later = RankFiles(tmp_path), RankFiles(tmp_path)
-    earlier.begin(rank_setup(tmp_path))
-    earlier.mark(0, "running", host="node-a")
-    earlier.probe.mkdir()
-    later.begin(rank_setup(tmp_path, RUN))
-    assert {path.name for path in tmp_path.iterdir()} == {"rank_setup.json"}
-    earlier.end()
-    assert RankFiles(tmp_path).setup == later.setup
-    later.end()
-    assert not tmp_path.exists()
-
-
 @pytest.mark.parametrize("state", ["trains", "has died", "is on another host", "has left nothing"])
 def test_a_run_is_training_while_its_job_is_a_process_of_this_machine(state: str, tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "0" if state == "has died" else "600"]) as job:

@@ -98,12 +98,6 @@ def test_ranks_with_nothing_to_save_are_ended_at_once(tmp_path: Path, reason: st
     assert watched.files.stop_request() == ""
 
 
-def test_processes_next_to_one_that_failed_have_three_seconds(watched: Watched) -> None:
-    watched.now = 1.0
-    assert watched.watchdog.cause(has_failed=True) is None
-    assert watched.ended(30) == ("error", 4)
-
-
 @pytest.mark.fault(2)
 @pytest.mark.parametrize("stopping", [False, True])
 def test_peers_of_a_rank_that_failed_have_three_seconds(watched: Watched, stopping: bool) -> None:

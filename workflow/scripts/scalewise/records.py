@@ -10,15 +10,14 @@ import csv
 import errno
 import io
 import os
-import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from scalewise.config.errors import UserError
 from scalewise.plan.runs.run_definition import RunDefinition
@@ -42,9 +41,6 @@ RECORD, EPOCHS, RANKS, UTILIZATION = "record.json", "epochs.csv", "ranks.csv", "
 """The files of every run that has a result; the record is written last."""
 FAILURE, MODEL = "failure.json", "model.safetensors"
 
-
-MOST_BYTES = 2**28
-"""No record of a run is larger."""
 
 Seconds = Annotated[float, Field(ge=0, le=1e9)]
 Rate = Annotated[float, Field(ge=1e-9, le=1e18)]
@@ -152,6 +148,15 @@ class Provenance(Origin):
     devices: list[str] = []
     environments: list[Environment] = []
     gpu_limits: list[GpuLimits | None] = []
+
+    @model_validator(mode="after")
+    def _ends_after_its_start(self) -> Self:
+        times = [datetime.fromisoformat(text) for text in (self.started_at, self.ended_at)]
+        if None in [time.tzinfo for time in times] or times != sorted(times):
+            raise ValueError(
+                "not two times with a zone, the earlier one first: a clock may have been set back"
+            )
+        return self
 
 
 class MetricReading(_Record):
@@ -472,28 +477,13 @@ def read_run(run_folder: Path, run: str | None = None) -> RunRecord:
         run: The name that it must have; None if the folder need not be named after it.
 
     Raises:
-        RecordError: It is missing, damaged, of another run, or its times are not in order.
+        RecordError: It is missing, damaged, or of another run.
     """
     path = run_folder / RECORD
     record = read_record(path, RunRecord)
     if run is not None and record.definition.run != run:
         raise damaged(path, f"is of the run {record.definition.run}")
-    if (origin := record.provenance) is not None and not _in_order(origin.started_at, origin.ended_at):
-        raise damaged(
-            path,
-            f"started_at is {origin.started_at!r} and ended_at {origin.ended_at!r}, not two times "
-            "with a zone, the earlier one first. A clock may have been set back",
-        )
     return record
-
-
-def _in_order(started_at: str, ended_at: str) -> bool:
-    """Whether two texts are times with a zone, the second not before the first."""
-    try:
-        started, ended = datetime.fromisoformat(started_at), datetime.fromisoformat(ended_at)
-    except ValueError:
-        return False
-    return started.tzinfo is not None and ended.tzinfo is not None and started <= ended
 
 
 def damaged(path: Path, problem: str) -> RecordError:
@@ -539,14 +529,11 @@ def read_record(path: Path, kind: type[R]) -> R:
 
 
 def read_regular(path: Path) -> bytes:
-    """Read a regular file of bounded size; never wait for a named pipe.
+    """Read a regular file; never wait for a named pipe.
 
     Raises:
-        OSError: It is not a regular file, too large, or cannot be read.
+        OSError: It is not a regular file, or cannot be read.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
-            raise OSError(errno.EINVAL, f"Not a regular file of at most {MOST_BYTES:,} bytes", str(path))
-        return file.read()
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "Not a regular file", str(path))
+    return path.read_bytes()

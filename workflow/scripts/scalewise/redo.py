@@ -13,8 +13,8 @@ from scalewise.analysis.runs import NOT_RUN, OUT_OF_DATE, collect
 from scalewise.analysis.study import parts_of
 from scalewise.config.errors import UserError
 from scalewise.execution.rank_files import ATTEMPT, RankFiles
-from scalewise.execution.slurm import queued_jobs
-from scalewise.plan.plan_file import Plan, runs_in_slurm
+from scalewise.execution.slurm import queued_runs
+from scalewise.plan.plan_file import Plan
 from scalewise.records import FAILURE, RECORD
 
 SNAKEMAKE_LOCKS = Path(".snakemake/locks")
@@ -69,11 +69,11 @@ def redo(
     lines = [f"{experiment}/{run}: {reason}" for (experiment, run), reason in chosen.items()]
     if dry_run:
         return [*lines, "Nothing was removed: this is a dry run."]
-    at_work = _in_slurm(plan)
+    at_work = {run for run, job in queued_runs(plan).items() if job.state != "PENDING"}
     kept = [
         f"{experiment}/{run}"
         for experiment, run in chosen
-        if f"{experiment}_{run}" in at_work or not _remove(results / experiment / "runs" / run)
+        if (experiment, run) in at_work or not _remove(results / experiment / "runs" / run)
     ]
     return [
         *lines,
@@ -98,15 +98,6 @@ def _reasons(plan: Plan, results: Path, *, disturbed: bool, failed: bool) -> Ite
             if chosen or (not (disturbed or failed) and (part.runs_folder / run).exists()):
                 reason = f"{row['outcome']}: {row['reason']}" if has_failed else row["disturbance"]
                 yield name, run, str(reason or "named")
-
-
-def _in_slurm(plan: Plan) -> set[str]:
-    """Return the wildcards of this folder's jobs that Slurm runs now, as in their comments."""
-    if not runs_in_slurm(plan):
-        return set()
-    return {
-        job.wildcards for job in queued_jobs() if job.folder == str(Path.cwd()) and job.state != "PENDING"
-    }
 
 
 def _remove(run: Path) -> bool:

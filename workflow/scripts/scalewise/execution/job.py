@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -139,7 +140,7 @@ def train(job: RunJob) -> Failure | None:
             write_out_of_memory(files, failure)
         remove_after_training(job.folder, job.definition)
         (job.folder / FAILURE).unlink(missing_ok=True)
-        files.end()
+        shutil.rmtree(files.folder, ignore_errors=True)
     return None
 
 

@@ -188,11 +188,6 @@ class RankFiles:
         """Return the reason of a request to stop; empty without one."""
         return self._read(STOP)
 
-    def end(self) -> None:
-        """Delete the folder, unless another job uses it."""
-        if self.is_current:
-            shutil.rmtree(self.folder, ignore_errors=True)
-
     @property
     def is_training(self) -> bool:
         """Whether the job trains on this machine, which its own process supervises."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scalewise.plan.plan_file import Plan, runs_in_slurm
 from scalewise.site.commands import ask
 
 POLL_SECONDS = 20.0
@@ -49,6 +50,16 @@ def queued_jobs(*options: str, tries: int = 3) -> list[QueuedJob]:
     answer = ask("squeue", "--noheader", "--me", *options, "--format=%A|%T|%S|%r|%k|%Z", tries=tries)
     lines = answer.text.splitlines() if answer.ok else []
     return [QueuedJob(*line.split("|", 5)) for line in lines if line.count("|") >= 5]
+
+
+def queued_runs(plan: Plan) -> dict[tuple[str, str], QueuedJob]:
+    """Return the jobs in the queue that make runs of the study in this folder, by experiment and run."""
+    known = {
+        f"{experiment}_{run}": (experiment, run) for experiment, runs in plan["runs"].items() for run in runs
+    }
+    jobs = queued_jobs(tries=1) if runs_in_slurm(plan) else []
+    here = str(Path.cwd())
+    return {known[job.wildcards]: job for job in jobs if job.wildcards in known and job.folder == here}
 
 
 def earlier_job(environ: Mapping[str, str]) -> str:
@@ -130,19 +141,17 @@ def look_for_preempted(folder: Path, looks: Mapping[str, int], say: Callable[[st
     Returns:
         The looks with this one.
     """
-    found = [
-        job.number
-        for job in queued_jobs("--states=PREEMPTED,NODE_FAIL")
-        if job.folder == str(folder) and job.comment.startswith("rule_")
-    ]
-    counted = {job: looks.get(job, 0) + 1 for job in found}
-    for job in [job for job in found if counted[job] > 1]:
-        answer = ask("scontrol", "requeue", job, seconds=NODES_SECONDS)
-        lost = f"Slurm job {job} was preempted or lost its node"
-        if answer.ok:
+    counted = {}
+    for job in queued_jobs("--states=PREEMPTED,NODE_FAIL"):
+        if job.folder != str(folder) or not job.comment.startswith("rule_"):
+            continue
+        count = counted[job.number] = looks.get(job.number, 0) + 1
+        answer = ask("scontrol", "requeue", job.number, seconds=NODES_SECONDS) if count > 1 else None
+        lost = f"Slurm job {job.number} was preempted or lost its node"
+        if answer is not None and answer.ok:
             say(f"{lost} and had ended; it is back in the queue.")
-            del counted[job]
-        elif counted[job] == REQUEUE_ATTEMPTS + 1:
+            del counted[job.number]
+        elif answer is not None and count == REQUEUE_ATTEMPTS + 1:
             say(
                 f"{lost}, and Slurm does not take it back ({answer.error}). The other runs continue, but "
                 "Snakemake waits for this one. When they have ended, press Ctrl-C and give the same command: "

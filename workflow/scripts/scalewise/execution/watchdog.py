@@ -144,9 +144,10 @@ class Watchdog:
 
     def _look_at_steps(self, now: float) -> None:
         """Note a new step, and ranks that wait for others before the first."""
-        if (steps := self._files.steps()) != self._steps:
+        if (steps := self._files.steps()) > self._steps:
             self._steps, self._step_at = steps, now
-        is_waiting = not steps and any(wait["address"] is not None for wait in self._files.waits().values())
+        waits = {} if self._steps else self._files.waits()
+        is_waiting = any(wait["address"] is not None for wait in waits.values())
         self._waiting_since = min(self._waiting_since, now) if is_waiting else math.inf
 
     def _request_stop(self, cause: Cause, source: str, now: float) -> None:
