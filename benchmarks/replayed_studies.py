@@ -243,7 +243,7 @@ def _played(replay: Replay, spec: AnyExperiment) -> Answer:
         repeats = {devices: requested[name] for name, devices in named.items()}
         found = conclude(NAME, [Part("", experiment)], [replay.tables(repeats)])
         judged = request_runs(experiment, number, requested, found, Limits())
-        if not judged.requests_more:
+        if not judged.further:
             hours = replay.device_hours(repeats)
             return Answer(found.answer.devices, found.answer.is_clear, repeats, number, hours)
         requested, number = judged.requested, number + 1

@@ -39,7 +39,7 @@ STREAMS_OF_FILES = {
         "second cluster",
     ),
     "test_examples.py": "examples",
-    # they measure no speed
+    # it measures no speed
     "test_memory_on_a_gpu.py": "memory on a GPU",
 }
 """Files that share nothing with the others of their folder: they shorten the longest streams."""

@@ -23,8 +23,7 @@ from tests.planted_records import (
 
 import cli
 from scalewise.analysis.judge_round import judge_round
-from scalewise.plan.make_plan import make_plan, write_plan
-from scalewise.plan.planned_study import Part, Study
+from scalewise.plan.planned_study import Part, Study, make_plan, write_plan
 from scalewise.plan.runs.rounds import Round, known_rounds
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.study import load_study
@@ -174,7 +173,7 @@ class PlantedStudy:
         self.make_runs()
         if not any(each.experiment.chooses_devices for each in self.study.parts):
             return []
-        while self.judge().requests_more:
+        while self.judge().further:
             self.make_runs()
         return self.rounds()
 

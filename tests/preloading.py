@@ -43,10 +43,7 @@ PLANTED = Path(__file__).with_name("planted_speeds.py")
 PROGRAMS = [
     str(PLANTED),
     str(SCRIPTS / "train.py"),
-    *(
-        str(Path(__file__).parent / "distributed" / name)
-        for name in ("own_program.py", "trainer_program.py", "habits_program.py")
-    ),
+    *(str(Path(__file__).parent / "distributed" / name) for name in ("own_program.py", "trainer_program.py")),
 ]
 """Programs that train: those of the tests, and the one of the pipeline."""
 

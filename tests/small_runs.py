@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tests.paths import CLI
 
 from scalewise.config.settings import Settings
+from scalewise.config.shape import Shape
+from scalewise.config.site import Site, SiteFile
+from scalewise.config.slurm import Slurm
 from scalewise.execution.rank_files import RankSetup
-from scalewise.plan.launch import SiteLaunch
-from scalewise.plan.plan_file import PLAN, Limits
+from scalewise.plan.plan_file import PLAN, TrainJob
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import RECORD
 from scalewise.site.preflight import Preflight
@@ -48,22 +49,30 @@ def definition_of(settings: Settings) -> RunDefinition:
     return definition(**settings.model_dump()).model_copy(update=sizes)
 
 
-def preflight(**changes: Any) -> Preflight:
+def site_of(slurm: Slurm | None = None, accelerator: str = "cpu", **facts: Any) -> Site:
+    """A site of nodes with two devices.
+
+    Args:
+        slurm: Its cluster; None for one machine.
+        accelerator: Its devices.
+        facts: Of the site file.
+    """
+    content = SiteFile(slurm=slurm, **facts)
+    sizes = {"devices_per_node": 2, "cpus_per_node": 8, "max_nodes": 2}
+    return Site.model_validate({"accelerator": accelerator, "facts": content, **sizes})
+
+
+def preflight(shape: str = "1x2", cpus: int = 1, site: Site | None = None, **changes: Any) -> Preflight:
     """What is to be shown of one machine before its runs.
 
     Args:
+        shape: Of the largest run.
+        cpus: Of each of its devices.
+        site: None for this machine.
         changes: Fields that are not the usual ones.
     """
-    usual: dict[str, Any] = {
-        "slurm": None,
-        "shape": "1x2",
-        "accelerator": "cpu",
-        "cpus_per_device": 1,
-        "launcher": "torchrun",
-        "rendezvous": "tcp",
-        "requests": {},
-        "datasets": [],
-    }
+    run = definition(2, cpus_per_device=cpus).model_copy(update={"shape": Shape.parse(shape)})
+    usual: dict[str, Any] = {"site": site or site_of(), "run": run, "requests": {}, "datasets": []}
     return Preflight(**usual | changes)
 
 
@@ -90,15 +99,29 @@ def rank_setup(folder: Path = Path("run"), run: RunDefinition | None = None, **c
 
 # --- the plan of a study that is one run -----------------------------------------------------------------
 
-LIMITS = Limits(limit_seconds=1000.0, timeout_seconds=60)
+
+def job_of(run: RunDefinition, dataset: Path | None = None, **limits: Any) -> TrainJob:
+    """The job of a run of ten minutes on this machine.
+
+    Args:
+        run: The run.
+        dataset: The prepared file; None for a program.
+        limits: Those that are not the usual ones.
+    """
+    usual = {"limit_seconds": 600.0, "limit_over_tries": False, "timeout_seconds": 60}
+    job = {
+        "site": "",
+        "threads": 1,
+        "resources": {},
+        "definition": run.as_json(),
+        "inputs": {"dataset": [] if dataset is None else str(dataset)},
+        "priority": 0,
+    }
+    return cast(TrainJob, job | usual | limits)
 
 
 def plan_one_run(
-    path: Path,
-    definition: str,
-    dataset: Path | None,
-    launch: SiteLaunch | None = None,
-    **limits: Any,
+    path: Path, definition: str, dataset: Path | None, site: Site | None = None, **limits: Any
 ) -> dict[str, str]:
     """Write the plan of one run; return the variable that names the file.
 
@@ -106,19 +129,13 @@ def plan_one_run(
         path: File to write.
         definition: ``RunDefinition.as_json()``.
         dataset: The prepared file; None for a program.
-        launch: The site's way to start programs; None for this machine's.
-        limits: Those that are not ``LIMITS``.
+        site: None for this machine.
+        limits: Those that are not the usual ones.
     """
     run = RunDefinition.model_validate_json(definition)
-    job = {
-        "site": "",
-        "definition": definition,
-        "inputs": {"dataset": [] if dataset is None else str(dataset)},
-        "limits": asdict(LIMITS) | limits,
-    }
     plan = {
-        "sites": {"": {"launch": (launch or SiteLaunch()).model_dump(mode="json")}},
-        "runs": {run.experiment: {run.run: job}},
+        "sites": {"": (site or site_of()).model_dump_json()},
+        "runs": {run.experiment: {run.run: job_of(run, dataset, **limits)}},
     }
     path.write_text(json.dumps(plan), encoding="utf-8")
     return {PLAN: str(path)}

@@ -74,23 +74,6 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def two_partitions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report on an experiment on two partitions."""
-
-    def speed(run: RunDefinition) -> float:
-        return Law(rate=500.0 if run.partition == "h200" else 200.0).speed(run)
-
-    text = experiments(known={"title": "What is planted", "devices": [1, 2], "partitions": "all"})
-    site: dict[str, object] = {
-        "accelerator": "cuda",
-        "cpus_per_node": 32,
-        "devices_per_node": 4,
-        "partitions": {"a100": {"price_per_device_hour": 1.5}, "h200": {"price_per_device_hour": 4.5}},
-    }
-    return PlantedStudy(tmp_path_factory.mktemp("two-partitions"), text, speed, site).finish()
-
-
-@pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """Chromium; where there is none the test is skipped, or fails where there must be one, as in CI."""
     if reason := missing():

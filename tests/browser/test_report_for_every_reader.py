@@ -12,7 +12,7 @@ from playwright.sync_api import Page
 from tests.browser.chromium import open_all, seen, texts
 from tests.browser.conftest import OpenPage
 
-REPORTS = ["two_series", "several", "two_partitions"]
+REPORTS = ["two_series", "several"]
 
 NARROW = {"width": 390, "height": 844}
 
@@ -80,10 +80,7 @@ def violations(page: Page) -> list[str]:
 
 
 @pytest.mark.parametrize("settings", [{"color_scheme": "dark"}, {"viewport": NARROW}], ids=str)
-def test_nobody_is_kept_from_reading(
-    open_page: OpenPage, several: Path, two_partitions: Path, settings: dict[str, Any]
-) -> None:
-    for file in (several, two_partitions):
-        page = open_page(file, **settings)
-        open_all(page)
-        assert violations(page) == []
+def test_nobody_is_kept_from_reading(open_page: OpenPage, report: Path, settings: dict[str, Any]) -> None:
+    page = open_page(report, **settings)
+    open_all(page)
+    assert violations(page) == []

@@ -22,11 +22,10 @@ from sklearn.datasets import load_digits
 from tests.machine import on_small_disk
 from tests.preloading import COUNTS_OTHERS
 from tests.prepared_digits import place_digits
-from tests.small_runs import plan_one_run, train_command
+from tests.small_runs import plan_one_run, site_of, train_command
 from tests.waiting import Found, ended_output, wait_until
 
 from scalewise.execution.rank_files import RANK_SETUP
-from scalewise.plan.launch import SiteLaunch
 from scalewise.plan.study import load_study
 from scalewise.records import (
     EPOCHS,
@@ -275,7 +274,7 @@ class Runs:
             folder.with_name(f"{run.run}.plan.json"),
             run.as_json(),
             None if "program" in chosen else dataset or self.dataset,
-            SiteLaunch(python=str(self.python) if self.python else None),
+            site_of(python=str(self.python) if self.python else None),
             **{**self.limits, **limits},
         )
         environment = plan | {

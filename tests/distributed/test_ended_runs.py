@@ -124,7 +124,7 @@ def test_the_traceback_of_the_one_rank_that_raised_comes_first_and_no_stale_resu
     assert 'raise ValueError("a fault on purpose")' in stderr
     assert "closed by peer" not in stderr
     assert failure.reason.startswith(said)
-    assert failure.log_tail
+    assert failure.output
     assert not any((folder / name).exists() for name in (RECORD, EPOCHS, RANKS, UTILIZATION))
     record_property("figure", f"first line: {first.removeprefix('scalewise: ')}")
 

@@ -16,10 +16,9 @@ from tests.prepared_digits import place_digits_of_study
 from tests.waiting import wait_until
 
 from scalewise.execution.lock import machine_lock
-from scalewise.plan.job_script import TimeLimit, job_script
-from scalewise.plan.launch import SiteLaunch
-from scalewise.plan.make_plan import make_plan, write_plan
+from scalewise.plan.job_script import job_script
 from scalewise.plan.plan_file import PLAN
+from scalewise.plan.planned_study import make_plan, write_plan
 from scalewise.plan.study import load_study
 from scalewise.records import EPOCHS, MODEL
 
@@ -44,8 +43,8 @@ def preflight(folder: Path) -> subprocess.Popen[str]:
     """Start the preflight of two partitions of this machine."""
     (folder / "site.yaml").write_text(SITE, encoding="utf-8")
     plan = make_plan(load_study({"experiments": {"e": STUDY}}, (), folder / "site.yaml"))
-    for site in plan["sites"].values():
-        site["preflight"]["datasets"] = []
+    for job in plan["runs"]["e"].values():
+        job["inputs"]["dataset"] = []
     command = [sys.executable, str(CLI), "preflight", "--output", str(folder / "results")]
     return subprocess.Popen(
         command,
@@ -86,12 +85,8 @@ def train(folder: Path, experiment: dict[str, Any]) -> subprocess.CompletedProce
     site = folder / "site.json"
     site.write_text(json.dumps(ONE_MACHINE))
     study = load_study({"experiments": {"e": experiment | {"devices": [2], "repeats": 1}}}, site_file=site)
-    plan, run = make_plan(study), study.runs["e", "d2.r1"]
-    script = folder / "job.sh"
-    launch = SiteLaunch.model_validate(plan["sites"][""]["launch"])
-    script.write_text(
-        job_script(run, plan["runs"]["e"]["d2.r1"], launch, TimeLimit(1, ""), Path(script.name), "e")
-    )
+    job, script = make_plan(study)["runs"]["e"]["d2.r1"], folder / "job.sh"
+    script.write_text(job_script(job, study.site, (1, ""), Path(script.name), "e"))
     return subprocess.run(["bash", script], capture_output=True, text=True, timeout=600, check=False)
 
 

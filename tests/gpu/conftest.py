@@ -15,7 +15,6 @@ import pytest
 import yaml
 from tests.bucket_view_study import STUDY as MEMORY
 from tests.paths import ROOT
-from tests.shrunk_examples import shrunk_own
 from tests.stand_ins import stand_ins
 from tests.workflow.workplace import Outcome, Workplace
 
@@ -64,31 +63,11 @@ def experiments(accelerator: str) -> dict[str, dict[str, Any]]:
     chosen["fast"] = ONCE | FULL_SPEED | {"loader": "workers", "cpus_per_device": 2}
     chosen["fast"] |= {"model": "digits_cnn", "dataset": IMAGES, "global_batch_size": 256, "steps": 20}
     chosen["fast"] |= {"compile": not rehearsed, "learning_rate": 0.01, "warmup_steps": 6}
-    chosen["steady"] = (
-        ONCE
-        | FULL_SPEED
-        | {
-            "model": "wrn-10-1" if rehearsed else "wide_resnet",
-            "dataset": IMAGES,
-            "global_batch_size": 32 if rehearsed else 256,
-            # long enough for readings of the GPU, one a second
-            "steps": 40 if rehearsed else 600,
-            "learning_rate": 0.01,
-            "warmup_steps": 10,
-        }
-    )
-    chosen["oversized"] = ONCE | {
-        "model": "planted_too_large",
-        "dataset": "digits",
-        "global_batch_size": 256,
-        "epochs": 1,
-        "learning_rate": 0.01,
-        "warmup_steps": 2,
-    }
-    for example in ("own-ddp", "own-nanogpt"):
-        for name, experiment in shrunk_own(example).items():
-            if "steps" in experiment:
-                chosen[name] = experiment | {"devices": [1]}
+    chosen["steady"] = ONCE | FULL_SPEED | {"dataset": IMAGES, "learning_rate": 0.01, "warmup_steps": 10}
+    chosen["steady"] |= {"model": "wrn-10-1" if rehearsed else "wide_resnet"}
+    # long enough for readings of the GPU, one a second
+    chosen["steady"] |= {"global_batch_size": 32 if rehearsed else 256, "steps": 40 if rehearsed else 600}
+    chosen["oversized"] = digits | {"model": "planted_too_large", "epochs": 1, "warmup_steps": 2}
     return chosen
 
 
@@ -151,8 +130,6 @@ def run_study(
     folder: Path, chosen: dict[str, dict[str, Any]], accelerator: str, variables: Mapping[str, str]
 ) -> GpuStudy:
     """Run experiments on one device of this machine, with these environment variables."""
-    (folder / "config").mkdir()
-    (folder / "config" / "examples").symlink_to(ROOT / "config" / "examples", target_is_directory=True)
     # where nothing is installed but on purpose, python may be called python3 alone
     programs = stand_ins(folder / "programs", {"python": f'exec "{sys.executable}" "$@"'})
     site = {

@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 
 from tests.marked_outcomes import Shown
-from tests.reliability.catalogue import BAD_INPUTS, FAULTS
+from tests.reliability.catalogue import FAULTS, GROUPS, PLANNED, REFUSED_LATER
 
 from scalewise.config.site import cpu_model
 
@@ -41,8 +41,7 @@ LIMITS = """\
 
 - On a machine without a GPU: random states of CUDA, a gradient scaler that has met an overflow, NCCL's own
   timeouts, a GPU that falls off its bus. Bit-identical weights are promised for CPUs alone.
-- With Apptainer itself: how it mounts an image file and folders, and shows GPUs. If it is installed, a
-  test starts ranks with it.
+- With Apptainer itself: how it mounts an image file and folders, and shows GPUs.
 - On a cluster whose nodes share one machine: a network file system that serves old contents, or a node that
   dies with its disks.
 - Checksums show that a checkpoint is damaged, not that somebody replaced it together with them:
@@ -95,8 +94,6 @@ class Row:
     @property
     def linked_count(self) -> str:
         """How many tests passed, as a link to their file; with the tests that did not."""
-        if not self.tests:
-            return self.count
         others = [_link(test) for test in self.tests if test.outcome != "passed"]
         return "; ".join([f"[{self.count}](../{self.tests[0].file})", *dict.fromkeys(others)])
 
@@ -113,17 +110,16 @@ class Row:
 def faults(tests: Sequence[Shown]) -> list[Row]:
     """Return a row for each fault."""
     return [
-        Row(f"fault {fault.number}", [test for test in tests if fault.number in test.marks])
-        for fault in FAULTS
+        Row(f"fault {number}", [test for test in tests if number in test.marks])
+        for number in range(1, len(FAULTS) + 1)
     ]
 
 
 def inputs(tests: Sequence[Shown]) -> list[Row]:
-    """Return a row for each input."""
-    return [
-        Row(f'input "{given.key}"', [test for test in tests if given.key in test.marks])
-        for given in BAD_INPUTS
-    ]
+    """Return a row for each input that a test is marked with, in the order of the groups."""
+    marks = dict.fromkeys(mark for test in tests for mark in test.marks if isinstance(mark, str))
+    ordered = sorted(marks, key=lambda mark: GROUPS.index(mark.partition(": ")[0]))
+    return [Row(mark, [test for test in tests if mark in test.marks]) for mark in ordered]
 
 
 def problems(tests: Sequence[Shown]) -> list[str]:
@@ -157,19 +153,21 @@ def page(tests: Sequence[Shown]) -> str:
 def _faults(rows: Sequence[Row]) -> str:
     shown = sum(row.is_shown for row in rows)
     return FAULTS_HEAD.format(shown=shown, all=len(rows)) + "".join(
-        f"| {fault.number} | {_cell(fault.happening)} | {_cell(fault.provocation)} | {row.links} "
-        f"| {row.count} | {row.figures} |\n"
-        for fault, row in zip(FAULTS, rows, strict=True)
+        f"| {number} | {happening} | {provocation} | {row.links} | {row.count} | {row.figures} |\n"
+        for number, ((happening, provocation), row) in enumerate(zip(FAULTS, rows, strict=True), 1)
     )
 
 
 def _inputs(rows: Sequence[Row]) -> str:
     text = f"## {sum(row.is_shown for row in rows)} of {len(rows)} inputs\n"
-    pairs = zip(BAD_INPUTS, rows, strict=True)
-    for group, members in groupby(pairs, key=lambda pair: pair[0].group):
+    for group, members in groupby(rows, key=lambda row: row.name.partition(": ")[0]):
         text += GROUP_HEAD.format(group=group.capitalize())
-        for given, row in members:
-            text += f"| {_cell(given.given)} | {given.where} | {row.message} | {row.linked_count} |\n"
+        for row in members:
+            where = next(
+                (text for begin, text in REFUSED_LATER.items() if row.name.startswith(begin)), PLANNED
+            )
+            given = _cell(row.name.partition(": ")[2])
+            text += f"| {given} | {where} | {row.message} | {row.linked_count} |\n"
     return text
 
 

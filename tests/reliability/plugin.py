@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 from tests.marked_outcomes import Collector, Shown, words_of
-from tests.reliability.catalogue import BAD_INPUTS, FAULTS
+from tests.reliability.catalogue import FAULTS, GROUPS
 from tests.reliability.page import page, problems
 
-KNOWN: dict[str, Sequence[int | str]] = {
-    "fault": [fault.number for fault in FAULTS],
-    "refuses": [given.key for given in BAD_INPUTS],
+MARKS = {
+    "fault": lambda value: type(value) is int and 0 < value <= len(FAULTS),
+    "refuses": lambda value: str(value).partition(": ")[0] in GROUPS,
 }
-"""Arguments that each mark takes."""
+"""Whether a value is an argument of a mark."""
 PROPERTY = "fault or refuses"
 
 
@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if wrong := dict.fromkeys(line for item in items for line in _unknown(item)):
         raise pytest.UsageError("\n".join(wrong))
     for item in items:
-        if marks := dict.fromkeys(value for name in KNOWN for value in _marked(item, name)):
+        if marks := dict.fromkeys(value for name in MARKS for value in _marked(item, name)):
             item.user_properties.append((PROPERTY, [words_of(item), *marks]))
 
 
@@ -74,10 +74,7 @@ def _marked(item: pytest.Item, name: str) -> Iterator[Any]:
 
 
 def _unknown(item: pytest.Item) -> Iterator[str]:
-    for name, known in KNOWN.items():
-        if any(not mark.args for mark in item.iter_markers(name)):
-            yield f"{item.nodeid}: the mark {name} needs an argument, such as {name}({known[0]!r})."
-        for value in _marked(item, name):
-            # True is 1 to `in`
-            if value not in known or isinstance(value, bool):
-                yield f"{item.nodeid}: {name}({value!r}) names nothing in tests/reliability/catalogue.py."
+    for name, is_known in MARKS.items():
+        for mark in item.iter_markers(name):
+            if not mark.args or not all(map(is_known, mark.args)):
+                yield f"{item.nodeid}: {name}{mark.args} names nothing in tests/reliability/catalogue.py."

@@ -5,7 +5,7 @@ Slurm, gloo and Snakemake see a cluster; a power cut is a killed process. Needs 
 
     python tests/slurm/lab.py up
     python tests/slurm/lab.py run sbatch --wrap hostname
-    python tests/slurm/lab.py shell
+    python tests/slurm/lab.py run
     python tests/slurm/lab.py down
 """
 
@@ -293,8 +293,7 @@ def main() -> int:
     verbs = parser.add_subparsers(dest="verb", required=True)
     for verb, about in {
         "up": "start the cluster",
-        "run": "run a command on its head",
-        "shell": "open a shell on its head",
+        "run": "run a command on its head, or open a shell there",
         "down": "end it and remove all it made",
     }.items():
         added = verbs.add_parser(verb, help=about)
@@ -304,8 +303,6 @@ def main() -> int:
         if verb == "down":
             added.add_argument("--after", type=int, metavar="PID", help="wait until this process has ended")
     chosen = parser.parse_args()
-    if chosen.verb == "run" and not chosen.command:
-        parser.error("run: name a command")
     try:
         if chosen.verb == "up":
             print(_usage(Lab.up(chosen.folder)))
@@ -315,7 +312,7 @@ def main() -> int:
             await_end(chosen.after)
             lab.down()
             return 0
-        argv = lab.command(chosen.command if chosen.verb == "run" else [os.environ.get("SHELL", "bash")])
+        argv = lab.command(chosen.command or [os.environ.get("SHELL", "bash")])
     except (LabError, TimeoutError) as error:
         print(f"lab.py: {error}", file=sys.stderr)
         return 1
@@ -335,7 +332,7 @@ def _usage(lab: Lab) -> str:
         f"Slurm is up: {lab.names[0]} to {lab.names[-1]}, each with 16 pretended CPUs and 4 pretended GPUs.\n"
         f"Its logs are in {lab.folder}/log. From any folder, as root:\n\n"
         f"run a command on it    {program} run{where} sbatch --wrap hostname\n"
-        f"open a shell on it     {program} shell{where}\n"
+        f"open a shell on it     {program} run{where}\n"
         f"take it down           {program} down{where}"
     )
 

@@ -162,14 +162,8 @@ class Machines:
                     found[pid] = line.strip()
         return found
 
-    def limit_network(self, rate: str, burst: str = "256k") -> None:
-        """Cap what each node can send, for example at `1gbit`; `burst` passes at once after a pause."""
-        for node in self.names:
-            shape = ["tc", "qdisc", "replace", "dev", "eth0", "root", "tbf"]
-            self.run(*shape, "rate", rate, "burst", burst, "latency", "50ms", host=node)
-
     def unlimit_network(self) -> None:
-        """Lift the cap of `limit_network`, if there is one."""
+        """Lift what limits a node's network card, if anything does."""
         for node in self.names:
             self.run("tc", "qdisc", "del", "dev", "eth0", "root", host=node, check=False)
 

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,11 +17,11 @@ from typing import Any
 
 import pandas as pd
 import yaml
-from tests.paths import ROOT
+from tests.paths import ROOT, SCRIPTS, SNAKEFILE
 from tests.prepared_digits import place_digits_of_study
 from tests.slurm.lab import Lab
 from tests.slurm.records import Job
-from tests.waiting import wait_until
+from tests.waiting import ended_output, wait_until
 
 from scalewise.execution.rank_files import RankFiles
 from scalewise.records import EPOCHS, MODEL, Failure, RunRecord, read_failure, read_run
@@ -78,12 +77,9 @@ class ClusterStudy:
     prompt: bool = True
     site: dict[str, Any] = field(default_factory=lambda: json.loads(json.dumps(SITE)))
     python: Path = Path(sys.executable)
-    snakefile: Path = ROOT / "workflow" / "Snakefile"
     started: list[subprocess.Popen[str]] = field(default_factory=list)
     path: str = ""
     environ: dict[str, str] = field(default_factory=dict)
-    words: str = ""
-    reading: threading.Lock = field(default_factory=threading.Lock)
 
     def configure(self, experiments: dict[str, dict[str, Any]], **site: Any) -> None:
         """Write the study and the site; ``slurm`` facts come on top of the lab's."""
@@ -100,15 +96,25 @@ class ClusterStudy:
         program = Path(sys.executable).parent
         snakemake: list[str | Path] = [self.python, PROMPT] if self.prompt else [program / "snakemake"]
         command: list[str | Path] = [
-            *(*snakemake, "--snakefile", self.snakefile),
+            *(*snakemake, "--snakefile", SNAKEFILE),
             *("--profile", ROOT / "profiles" / "slurm", "--config", "site=site.yaml"),
             *("--configfile", "study.yaml", "--slurm-init-seconds-before-status-checks", "3"),
             *("--latency-wait", "20", *arguments),
         ]
+        self.started.append(self._at_work(*command))
+        return self.started[-1]
+
+    def _at_work(self, *command: str | Path) -> subprocess.Popen[str]:
+        program = Path(sys.executable).parent
         path = os.pathsep.join(filter(None, [self.path, str(program), os.environ["PATH"]]))
-        process = self.lab.start(*command, cwd=self.folder, env={"PATH": path, **self.environ})
-        self.started.append(process)
-        return process
+        return self.lab.start(*command, cwd=self.folder, env={"PATH": path, **self.environ})
+
+    def call(self, script: str, *arguments: str) -> str:
+        """Return what a script of Scalewise prints on the head."""
+        process = self._at_work("python", SCRIPTS / script, *arguments)
+        printed, _ = process.communicate(timeout=LIMIT_SECONDS)
+        assert process.returncode == 0, printed
+        return printed
 
     def snakemake(self, *arguments: str, limit: float = LIMIT_SECONDS) -> tuple[int, str]:
         """Exit code and output, once it has ended."""
@@ -181,17 +187,13 @@ class ClusterStudy:
 
     def wait_until(self, reached: Callable[[], bool], complaint: str) -> None:
         """Wait, but not for a snakemake that has ended."""
-        wait_until(reached, complaint, LIMIT_SECONDS, ended=self._last_words)
-
-    def _last_words(self) -> str | None:
-        """Return the output of a snakemake that has ended; several threads may wait in vain."""
-        if not self.started or self.started[-1].poll() is None:
-            return None
-        process = self.started[-1]
-        with self.reading:
-            if process.stdout is not None and not process.stdout.closed:
-                self.words = process.communicate()[0]
-        return self.words
+        process = self.started[-1] if self.started else None
+        wait_until(
+            reached,
+            complaint,
+            LIMIT_SECONDS,
+            ended=lambda: None if process is None else ended_output(process),
+        )
 
     def rank_process(self, experiment: str, name: str, rank: int) -> tuple[int, str]:
         """A rank's process number as seen from outside, and its host."""

@@ -13,8 +13,8 @@ from tests.paths import CLI
 from tests.slurm.study import TRAININGS, ClusterStudy
 from tests.stand_ins import stand_ins
 
-from scalewise.plan.make_plan import make_plan, write_plan
 from scalewise.plan.plan_file import PLAN
+from scalewise.plan.planned_study import make_plan, write_plan
 from scalewise.plan.study import load_study
 
 LARGEST = {"e": {"devices": [1, "2x2"]}}

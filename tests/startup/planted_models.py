@@ -14,11 +14,6 @@ from torch import nn
 
 from scalewise.training.transformer import Architecture, Encoder
 
-HELD_BYTES = 32 << 30
-"""More than all other tests take together."""
-TOO_MANY_BYTES = 1 << 42
-"""Four tebibytes, which no GPU has."""
-
 
 class Planted(nn.Module):
     """Linear layers, with something before each training pass.
@@ -191,25 +186,11 @@ def narrow_transformer_for_a_gpu(image: torch.Size, classes: int) -> nn.Module:
     return Encoder(Architecture((image[0], image[1], image[2]), classes, width=256, depth=256))
 
 
-class Holding(nn.Module):
-    """A linear layer that holds memory of its GPU in addition to its weights, from its first pass on."""
-
-    def __init__(self, image: torch.Size, classes: int, held_bytes: int) -> None:
-        super().__init__()
-        self.layer = nn.Linear(image.numel(), classes)
-        self.held_bytes = held_bytes
-        self.held: torch.Tensor | None = None
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        if self.held is None and images.is_cuda:
-            self.held = torch.empty(self.held_bytes, dtype=torch.uint8, device=images.device)
-        logits: torch.Tensor = self.layer(images.flatten(1))
-        return logits
-
-
-def holding(image: torch.Size, classes: int) -> nn.Module:
-    return Holding(image, classes, HELD_BYTES)
-
-
 def too_large(image: torch.Size, classes: int) -> nn.Module:
-    return Holding(image, classes, TOO_MANY_BYTES)
+    """Take more memory of the GPU, where there is one, than any has: four tebibytes."""
+
+    def take(_passes: int) -> None:
+        if torch.cuda.is_available():
+            torch.empty(1 << 42, dtype=torch.uint8, device="cuda")
+
+    return Planted(image, classes, before=take)

@@ -85,11 +85,6 @@ def wandering(generator: np.random.Generator, jobs: Sequence[Job], scatter: floa
     return logs + normal(generator, jobs, scatter)
 
 
-def unequal(generator: np.random.Generator, jobs: Sequence[Job], scatter: float) -> Logs:
-    """Return speeds of which those on 8 devices scatter by three times as much."""
-    return normal(generator, jobs, scatter) * [3.0 if job.point.devices == 8 else 1.0 for job in jobs]
-
-
 @dataclass(frozen=True)
 class Study:
     """A study with a known answer.
@@ -108,7 +103,6 @@ class Study:
         days: Days after which a partition was measured.
         price: Of a device-hour on each partition; empty without partitions.
         shared_node: Runs that leave a part of a node free run at the same time, on one node.
-        repeats: Fixed number of repeats; None for that of the cell.
     """
 
     rates: Mapping[Point, float]
@@ -123,12 +117,10 @@ class Study:
     days: Mapping[str, float] = field(default_factory=dict)
     price: Mapping[str, float] = field(default_factory=dict)
     shared_node: bool = False
-    repeats: int | None = None
 
 
 def draw(study: Study, generator: np.random.Generator, scatter: float, n: int) -> pd.DataFrame:
     """Return the runs of a study, with ``partition``."""
-    n = study.repeats or n
     tables = []
     for partition in dict.fromkeys(point.partition for point in study.rates):
         points = [point for point in study.rates if point.partition == partition]
@@ -215,29 +207,23 @@ FOUR = Study(one(FAR), EFFICIENT, {Point(OFF, 4)})
 CLOSE = Study(one(NEAR), EFFICIENT, {Point(OFF, 4)})
 NOT_FOUR = Study(one(BELOW), EFFICIENT, {Point(OFF, 2)})
 NO_GAIN = Study(one(FLAT), ANY, {Point(OFF, 1)})
-TWENTY = Study(one({1: 100.0, 2: 120.0}), DecisionRule(min_efficiency=0.1), {Point(OFF, 2)})
 SHRINKING = Study(one(WELL), EFFICIENT)
 
 HEAVY = sometimes_slow(0.1, 0.7)
 TWO_NODES = sometimes_slow(0.3, 0.85)
 FIRST_REPEAT_COLD = slower(lambda place, job: job.repeat == 1, 0.75)
-FIRST_RUN_COLD = slower(lambda place, job: place == 0, 0.6)
 SLOW_FILES = slower(lambda place, job: job.point.devices == 8 and job.repeat % 3 == 0, 0.55)
 
 NOISE: dict[str, Study] = {
     "quiet": FOUR,
     "quiet, efficiency 0.725": CLOSE,
     "quiet, no gain": NO_GAIN,
-    "quiet, +20 %": TWENTY,
     "one run in ten 30 % slow": replace(FOUR, machine=HEAVY),
     "one run in ten 30 % slow, efficiency 0.725": replace(CLOSE, machine=HEAVY),
-    "one run in ten 30 % slow, +20 %": replace(TWENTY, machine=HEAVY),
     "one run in ten 30 % slow, no gain": replace(NO_GAIN, machine=HEAVY),
     "nodes of two speeds": replace(FOUR, machine=TWO_NODES),
     "nodes of two speeds, no gain": replace(NO_GAIN, machine=TWO_NODES),
-    "three times the scatter on 8": replace(FOUR, machine=unequal),
     "the first repeat is cold": replace(FOUR, machine=FIRST_REPEAT_COLD),
-    "the first run is cold": replace(FOUR, machine=FIRST_RUN_COLD),
 }
 """Studies of which each run has something by chance."""
 
@@ -256,9 +242,7 @@ SYSTEMATIC: dict[str, Study] = {
         one({1: 100.0, 2: 190.0, 4: 330.0, 8: 584.0}), EFFICIENT, {Point(OFF, 4)}, SLOW_FILES
     ),
     "an option good on few devices": Study(GOOD_ON_FEW, EFFICIENT, {Point(OFF, 8)}),
-    "the same, by device-hours": Study(GOOD_ON_FEW, DecisionRule(max_device_hours=0.2), {Point(OFF, 8)}),
     "an option twice as fast": Study(TWICE, EFFICIENT, {Point(ON, 4)}),
-    "an option twice as fast, two repeats": Study(TWICE, EFFICIENT, repeats=2),
     "two equal options": Study(one(FAR) | one(FAR, ON), EFFICIENT, {Point(OFF, 4), Point(ON, 4)}),
     "an option alone on the most devices": Study(
         one({1: 100, 2: 196}) | one({1: 100, 2: 196, 4: 385}, ON), EFFICIENT, {Point(ON, 4)}

@@ -15,15 +15,13 @@ import pytest
 import yaml
 from tests.paths import ROOT
 from tests.shrunk_examples import EXAMPLES, FOLDER
-from tests.small_runs import LIMITS
 from tests.workflow.recording_slurm import recording_slurm, submitted_jobs
 from tests.workflow.workplace import ACCOUNT, LoginNode
 
+from scalewise.config.site import Site
 from scalewise.execution.job import RunJob, launch_of
-from scalewise.plan.launch import SiteLaunch
-from scalewise.plan.plan_file import read_plan
+from scalewise.plan.plan_file import Plan, TrainJob, read_plan
 from scalewise.plan.planned_study import Study
-from scalewise.plan.runs.allocation import Allocation
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.runs.runs import input_files
 from scalewise.plan.study import load_study
@@ -56,11 +54,10 @@ def largest_of_each_launcher(study: Study) -> list[RunDefinition]:
     return list({(partitions[run.experiment], run.launcher): run for run in runs}.values())
 
 
-def srun_of(run: RunDefinition, start: SiteLaunch, folder: Path) -> tuple[str, ...]:
+def srun_of(planned: TrainJob, plan: Plan, folder: Path) -> tuple[str, ...]:
     """Return the command that the job starts its ranks with."""
-    dataset = folder / str(input_files(run)["dataset"]) if input_files(run).get("dataset") else None
-    results = folder / "results" / run.experiment / "runs" / run.run
-    return launch_of(RunJob(run, dataset, LIMITS, start, 1, results, folder / "train.log")).argv
+    site = Site.model_validate_json(plan["sites"][planned["site"]])
+    return launch_of(RunJob(planned, site, 1, folder, folder / "train.log")).argv
 
 
 def check_geometry(words: Sequence[str], run: RunDefinition, tasks_per_node: int) -> None:
@@ -78,14 +75,12 @@ def check_geometry(words: Sequence[str], run: RunDefinition, tasks_per_node: int
     assert given.get("--ntasks", tasks := str(shape.nodes * tasks_per_node)) == tasks
 
 
-def check_site(
-    words: Sequence[str], facts: Mapping[str, Any], run: RunDefinition, allocation: Allocation
-) -> None:
+def check_site(words: Sequence[str], facts: Mapping[str, Any], run: RunDefinition, job: TrainJob) -> None:
     """What the site file says of its jobs, and nothing that it does not say."""
     slurm, given, devices = facts["slurm"], dict(pairwise(words)), run.shape.devices_per_node
     assert given.get("-A") == slurm.get("account")
     assert given.get("-p") == slurm.get("partition")
-    assert given["-t"] == str(allocation.minutes)
+    assert given["-t"] == str(job["resources"]["runtime"])
     assert int(given["--mem"]) <= 1000 * facts["memory_gb_per_node"]
     gpus = ":".join(filter(None, ["gpu", slurm.get("gpu_type"), str(devices)]))
     assert {f"--gres={gpus}", "--requeue"} <= {*words}
@@ -114,11 +109,11 @@ def test_a_site_gets_the_requests_that_it_describes(
         requested = submitted(login_node, file, site, runs)
         for run in runs:
             words, environment = requested[f"{run.experiment}_{run.run}"]
-            partition = study.experiments[run.experiment][0].site.partition
-            launch = SiteLaunch.model_validate(read_plan(environment)["sites"][partition]["launch"])
-            srun = srun_of(run, launch, login_node.folder)
+            plan = read_plan(environment)
+            job = plan["runs"][run.experiment][run.run]
+            srun = srun_of(job, plan, login_node.folder / "results" / run.experiment / "runs" / run.run)
             check_geometry(words, run, run.shape.devices_per_node)
-            check_site(words, facts, run, study.allocations[run.experiment, run.run])
+            check_site(words, facts, run, job)
             check_geometry(srun, run, run.shape.devices_per_node if run.launcher == "srun" else 1)
             assert {"--kill-on-bad-exit=1", "--mpi=none", "--input=none"} <= {*srun}
 

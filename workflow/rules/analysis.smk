@@ -22,10 +22,11 @@ checkpoint judge_round:
     conda:
         "../envs/scalewise.yaml"
     params:
-        definition=lambda wc: EXPERIMENTS[wc.experiment]["definitions"][wc.part[:-1]],
+        definition=lambda wc: EXPERIMENTS[wc.experiment]["definitions"][part_of(wc)],
+        part=part_of,
     shell:
         'python "$SCALEWISE_SCRIPTS/cli.py" judge '
-        "--part={wildcards.part:q} --round {wildcards.round} "
+        "--part={params.part:q} --round {wildcards.round} "
         "results/{wildcards.experiment:q} 2>&1 | tee {log:q}"
 
 

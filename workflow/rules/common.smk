@@ -53,6 +53,11 @@ def of_run(wildcards):
     return RUNS[wildcards.experiment, wildcards.run]
 
 
+def part_of(wildcards):
+    """Return the partition of a round; empty without partitions."""
+    return wildcards.part.rstrip(".")
+
+
 def train_inputs(wildcards):
     """Return the inputs of a run."""
     begin()

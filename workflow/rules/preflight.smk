@@ -8,9 +8,9 @@ rule preflight:
         lambda wc: begin()
         or sorted(
             {
-                path
-                for site in PLAN["sites"].values()
-                for path in site["preflight"]["datasets"]
+                job["inputs"]["dataset"]
+                for job in RUNS.values()
+                if job["inputs"]["dataset"]
             }
         ),
     log:

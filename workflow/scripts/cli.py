@@ -97,19 +97,19 @@ def prepare_dataset(options: Namespace) -> None:
 
 def prepare_program(options: Namespace) -> int:
     """Run the command that a user's program needs before any job, on a machine with internet access."""
+    from scalewise.config.site import Site
     from scalewise.execution.start import prepare_program
-    from scalewise.plan.launch import SiteLaunch
 
     plan = plan_of(options)
     # on the login node, which all partitions share
-    launch = SiteLaunch.model_validate(next(iter(plan["sites"].values()))["launch"])
-    return prepare_program(json.loads(plan["preparations"][options.preparation]), launch)
+    site = Site.model_validate_json(next(iter(plan["sites"].values())))
+    return prepare_program(json.loads(plan["preparations"][options.preparation]), site)
 
 
 def train(options: Namespace) -> int:
     """Start the ranks of one run, watch them, and leave its records."""
+    from scalewise.config.site import Site
     from scalewise.execution.job import RunJob, run_train_job
-    from scalewise.plan.launch import SiteLaunch
     from scalewise.ranks.monitoring.environments import COMMIT, source_version
 
     # not the study's, which may have begun before the checkout changed
@@ -117,8 +117,8 @@ def train(options: Namespace) -> int:
         os.environ[COMMIT] = source_version(Path(__file__).parent)
     plan = plan_of(options)
     job = plan["runs"][options.experiment][options.run]
-    launch = SiteLaunch.model_validate(plan["sites"][job["site"]]["launch"])
-    return run_train_job(RunJob.of(job, launch, options.attempt, options.record.parent, options.log))
+    site = Site.model_validate_json(plan["sites"][job["site"]])
+    return run_train_job(RunJob(job, site, options.attempt, options.record.parent, options.log))
 
 
 def preflight(options: Namespace) -> int:
@@ -131,8 +131,10 @@ def preflight(options: Namespace) -> int:
 def hello(options: Namespace) -> int:
     """Start the ranks of a preflight inside its job."""
     from scalewise.execution.preflight_job import run_hello_ranks
+    from scalewise.site.preflight import Preflight
 
-    return run_hello_ranks(plan_of(options)["sites"][options.partition], options.output, options.log)
+    preflight = Preflight.of(plan_of(options), options.partition)
+    return run_hello_ranks(preflight, options.output, options.log)
 
 
 # ---- commands of the rules: analysis
@@ -152,7 +154,7 @@ def judge(options: Namespace) -> None:
     from scalewise.analysis.round_texts import round_line
 
     plan = plan_of(options)
-    definition = plan["experiments"][options.folder.name]["definitions"][options.part.rstrip(".")]
+    definition = plan["experiments"][options.folder.name]["definitions"][options.part]
     print(round_line(judge_round(definition, options.round, options.folder, in_slurm=runs_in_slurm(plan))))
 
 

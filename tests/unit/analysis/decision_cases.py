@@ -92,12 +92,6 @@ FIRST_WITHOUT_RUN = Planted(
     swept=["global_batch_size"],
 )
 
-GOOD_ON_FEW = both(
-    of({1: 1000, 2: 1900, 4: 3600, 8: 7000}, series="off"),
-    of({1: 1100, 2: 2090, 4: 2200, 8: 2300}, series="on"),
-)
-"""On 1 and 2 devices "on" is 10 % faster, on 8 a third as fast."""
-
 VIEW_OFF = of({1: 1157.0, 2: 2150.0, 4: 3900.0, 8: 6300.0, 16: 8200.0}, series="view off")
 VIEW_ON = of({1: 953.0, 2: 1880.0, 4: 3650.0, 8: 6900.0, 16: 10500.0}, series="view on")
 """On 16 devices the view has an efficiency of 0.69 by its own baseline and of 0.57 by the faster one."""
@@ -129,7 +123,6 @@ CASES = [
     Case("an efficiency that a point has to the digit", EXACT, rule(min_efficiency=0.75), 4),
     Case("an efficiency within the noise of a point", FOUR, rule(min_efficiency=0.745), 4, clear=False),
     Case("an efficiency just missed within the noise", FOUR, rule(min_efficiency=0.755), 2, clear=False),
-    Case("more devices that are slower", of({1: 100, 2: 190, 3: 180}), rule(min_efficiency=0.5), 2),
     Case("a gain that the runs do not show",
          Planted({(ONLY, 1): [80, 100, 120], (ONLY, 2): [130, 150, 170]}),
          rule(min_efficiency=0.7), 1, clear=False),
@@ -151,7 +144,6 @@ CASES = [
          FOUR, rule(max_device_hours=1.8), 1, clear=False),
     Case("device-hours that no count keeps to", FOUR, rule(max_device_hours=1.5), None, clear=False),
     Case("device-hours of whole nodes", WHOLE_NODES, rule(max_device_hours=3), 4),
-    Case("efficiency and device-hours together", FOUR, rule(min_efficiency=0.8, max_device_hours=2.5), 2),
     Case("all three criteria", FOUR, rule(min_efficiency=0.7, deadline_minutes=60, max_device_hours=2), 2),
     Case("noise in which more may be better", NOISY, rule(min_efficiency=0.3), 2, clear=False),
     Case("single runs, by the scatter that they are taken to have",
@@ -181,8 +173,6 @@ CASES = [
          both(SLOW, SLIGHTLY_FASTER), rule(min_efficiency=0.6), 4, clear=False, series="slow"),
     Case("another series of single runs is chosen, and not clear",
          both(SLOW, FAST_FROM_SINGLE_RUNS), rule(min_efficiency=0.6), 4, clear=False, series="fast"),
-    Case("a series that is good on few devices only, by efficiency",
-         GOOD_ON_FEW, rule(min_efficiency=0.7), 8, series="off"),
     Case("a series that is the only one with a result on more devices",
          both(of({1: 100, 2: 196}, series="off"), of({1: 100, 2: 196, 4: 385}, series="on")),
          rule(min_efficiency=0.7), 4, series="on"),

@@ -8,10 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scalewise.analysis.blocks import (
-    separable,
-    verified_blocks,
-)
+from scalewise.analysis.blocks import separable, verified_blocks
 
 Job = tuple[int, int]
 """Devices and repeat."""

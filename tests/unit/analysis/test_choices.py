@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
 import pytest
 from tests.unit.analysis.decision_cases import CASES, FOUR, RATES, Case, rule
 from tests.unit.analysis.planted import ONLY, START_UP, Planted, make_runs, make_spec, make_tables, spread
@@ -67,32 +64,7 @@ def test_required_efficiencies_are_answered_one_by_one() -> None:
     }  # fmt: skip
 
 
-# ---- options --------------------------------------------------------------------------------------------
-
-
 # ---- partitions and splits ------------------------------------------------------------------------------
-
-
-def on_partitions(
-    rates: dict[str, dict[int, float]],
-    prices: dict[str, float],
-    by: str | None,
-    **keys: object,
-) -> Analysis:
-    generator = np.random.default_rng(3)
-    decision = {"min_efficiency": 0.7} | ({} if by is None else {"by": by})
-    parts, tables = [], []
-    for name, speeds in rates.items():
-        runs = make_runs(
-            {
-                (ONLY, d): [rate * math.exp(generator.normal(0, 0.005)) for _ in range(4)]
-                for d, rate in speeds.items()
-            }
-        )
-        spec = AnalysisSpec("x", make_spec(sorted(speeds), decision=decision, **keys), accelerator="cuda")
-        parts.append(Part(name, spec, price=prices[name], unit="price"))
-        tables.append(make_tables(runs))
-    return conclude("x", parts, tables)
 
 
 PARTITIONS = {"a100": {1: 100.0, 2: 195.0, 4: 370.0, 8: 640.0}, "h200": {1: 200.0, 2: 380.0, 4: 690.0}}
@@ -100,9 +72,19 @@ PRICES = {"a100": 2.0, "h200": 3.0}
 """Efficiencies of 0.8 on 8 and 0.86 on 4. A million samples take 2 x 8 / 640 and 3 x 4 / 690 of price."""
 
 
+def on_partitions(by: str | None) -> Analysis:
+    decision = {"min_efficiency": 0.7} | ({} if by is None else {"by": by})
+    parts, tables = [], []
+    for name, speeds in PARTITIONS.items():
+        spec = AnalysisSpec("x", make_spec(sorted(speeds), decision=decision), accelerator="cuda")
+        parts.append(Part(name, spec, price=PRICES[name], unit="price"))
+        tables.append(make_tables(make_runs({(ONLY, d): spread(rate) for d, rate in speeds.items()})))
+    return conclude("x", parts, tables)
+
+
 @pytest.mark.parametrize(("by", "place"), [("time", ("h200", 4)), ("cost", ("h200", 1)), (None, ("h200", 4))])
 def test_partitions_compete_by_the_amount_that_counts(by: str | None, place: tuple[str, int]) -> None:
-    answer = on_partitions(PARTITIONS, PRICES, by).answer
+    answer = on_partitions(by).answer
     assert (answer.partition, answer.devices) == place
     rows = {row.label: row.verdict for row in answer.candidates}
     assert len(rows) == 7
@@ -126,7 +108,7 @@ def test_each_way_to_split_the_devices_keeps_the_efficiency_that_is_required(
 
 
 def test_an_answer_is_read_back_from_json_as_it_was() -> None:
-    answer = on_partitions(PARTITIONS, PRICES, "time").answer
+    answer = on_partitions("time").answer
     assert Answer.from_json(answer.to_json()).to_json() == answer.to_json()
 
 

@@ -7,18 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from tests.planted_records import experiment, write_run
 from tests.unit.analysis.planted import concluded, spread
 
-from scalewise.analysis.analysis_spec import THROUGHPUT as RATE
-from scalewise.analysis.conditions import (
-    OTHER_CONDITIONS,
-    origin_cautions,
-)
+from scalewise.analysis.conditions import OTHER_CONDITIONS, origin_cautions
 from scalewise.analysis.runs import Tables, collect
-from scalewise.analysis.study import Analysis
 
 HASH = {"dataset": f"1024:{'a' * 64}", "weights": "b" * 64}
 
@@ -124,9 +118,6 @@ def test_what_cannot_change_the_speed_is_a_caution_and_costs_no_run(
     assert any(caution in each for each in origin_cautions(tables.origins))
 
 
-# --- records that lack conditions ------------------------------------------------------------------------
-
-
 # --- runs under other conditions move no figure of the study ------------------------------------------------
 
 
@@ -134,32 +125,24 @@ def test_another_kind_of_gpu_moves_no_figure_from_the_records_on(tmp_path: Path)
     """Half of the runs on 4 devices are on GPUs of half the speed."""
     fast, slow = "A fast GPU", "A slow GPU"
 
-    def found(repeats: int) -> Analysis:
-        return concluded(
-            tmp_path, experiment(devices=[1, 4], decision={"min_efficiency": 0.01}, repeats=repeats)
-        )
+    def write(devices: int, model: str, rates: Sequence[float]) -> None:
+        for repeat, rate in enumerate(rates, start=4 if model == slow else 1):
+            origin = {"devices": [model] * devices}
+            write_run(tmp_path / "runs", f"d{devices}.r{repeat}", rate=rate, origin=origin)
 
-    def write(devices: int, rates: Sequence[float], model: str, first: int = 1, **origin: Any) -> None:
-        for repeat, rate in enumerate(rates, start=first):
-            name = f"d{devices}.r{repeat}"
-            write_run(tmp_path / "runs", name, rate=rate, origin={"devices": [model] * devices} | origin)
+    write(1, fast, spread(1000.0))
+    write(4, fast, spread(3600.0))
+    write(4, slow, spread(1800.0))
+    found = concluded(tmp_path, experiment(devices=[1, 4], decision={"min_efficiency": 0.01}, repeats=6))
 
-    write(1, spread(1000.0), fast)
-    write(4, spread(3600.0), fast)
-    without = found(3)
-    write(4, spread(1800.0), slow, first=4, ended_at="2026-01-01T00:03:00+00:00")
-    mixed = found(6)
-
-    figures = ["series", "n", RATE, "speedup_low", "wall_seconds", "device_hours"]
-    pd.testing.assert_frame_equal(mixed.scaling[figures], without.scaling[figures])
-    assert mixed.scaling["n_left_out"].tolist() == [0, 3]
-    assert [mixed.answer.devices, mixed.answer.figures] == [without.answer.devices, without.answer.figures]
-    apart = mixed.runs[mixed.runs["outcome"] == OTHER_CONDITIONS]
-    assert set(apart["run"]) == {"d4.r4", "d4.r5", "d4.r6"}
-    assert set(apart["reason"]) == {f"device model is {slow}, not {fast}"}
-    (action,) = (
-        action for each, action in mixed.answer.cautions if f"device model is {slow}, not {fast}" in each
+    assert found.scaling[["n", "n_left_out"]].to_numpy().tolist() == [[3, 0], [3, 3]]
+    assert found.scaling["speedup"].tolist() == pytest.approx([1, 3.6])
+    apart = found.runs[found.runs["outcome"] == OTHER_CONDITIONS]
+    difference = f"device model is {slow}, not {fast}"
+    assert dict(zip(apart["run"], apart["reason"], strict=True)) == dict.fromkeys(
+        ("d4.r4", "d4.r5", "d4.r6"), difference
     )
+    (action,) = (action for each, action in found.answer.cautions if difference in each)
     assert "`partitions`" in action
 
 

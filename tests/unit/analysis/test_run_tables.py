@@ -32,19 +32,13 @@ def test_a_completed_run_brings_its_figures_and_what_the_monitor_saw(tmp_path: P
     runs = collect("study", with_target(devices=[2]), tmp_path).runs
     assert list(runs.columns) == RUN_COLUMNS
     row, unwatched = runs.to_dict("records")
-    assert (row["experiment"], row["run"], row["series"]) == ("study", "d2.r1", "all runs")
-    assert (row["devices"], row["nodes"], row["devices_per_node"], row["repeat"]) == (2, 1, 2, 1)
-    assert (row["batch_size_per_device"], row["global_batch_size"]) == (128, 256)
+    assert (row["run"], row["series"], row["nodes"], row["devices_per_node"]) == ("d2.r1", "all runs", 1, 2)
     assert (unwatched["outcome"], unwatched["reason"]) == ("completed", "")
     assert row["outcome"] == "disturbed"
     assert "lowered clocks" in row["reason"]
     assert row["throughput_samples_per_second"] == 1234.5
-    assert row["train_seconds"] == 1 + 2 + 3
-    assert (row["final_accuracy"], row["best_accuracy"]) == (0.98, 0.98)
-    assert row["peak_memory_bytes"] == 700_000_002
-    assert row["wall_seconds"] == 90
+    assert (row["train_seconds"], row["wall_seconds"]) == (1 + 2 + 3, 90)
     assert row["device_hours"] == pytest.approx(90 * 2 / 3600)
-    assert (row["imports_seconds"], row["preparation_seconds"]) == (2.0, 2.0)
     assert (row["device_name"], row["hosts"], row["commit"]) == ("CPU process", "node1", "abc123")
     assert {column: row[column] for column in seen} == seen
     assert row["samples_per_joule"] == 256 / 512

@@ -10,13 +10,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 from tests.paths import ROOT
-from tests.unit.analysis.planted import (
-    ONLY,
-    analysis_of,
-    at,
-    make_runs,
-    spread,
-)
+from tests.unit.analysis.planted import ONLY, analysis_of, at, make_runs, spread
 from tests.unit.analysis.reference import next_bound
 
 from scalewise.analysis.analysis_spec import THROUGHPUT as RATE
@@ -90,6 +84,3 @@ def test_a_count_that_was_added_on_a_slower_day_is_compared_with_that_days_basel
     assert at(found, 8)["speedup"] == pytest.approx(8**0.9, rel=0.005)
     assert at(found, 4)["speedup"] == pytest.approx(4**0.9, rel=0.005)
     assert at(found, 1)[RATE] < 95
-
-
-# ---- the amounts for the same work ----------------------------------------------------------------------

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,26 +15,27 @@ from typing import Any
 import pytest
 from tests.paths import SCRIPTS
 from tests.planted_records import leave_failure, provenance, run_record
-from tests.small_runs import LIMITS, definition, definition_of, rank_setup
+from tests.small_runs import definition, definition_of, job_of, rank_setup, site_of
 
 from scalewise.config.program import ProgramSettings
 from scalewise.config.settings import Settings
-from scalewise.config.site import Container
+from scalewise.config.site import Container, Site
+from scalewise.config.slurm import Slurm
 from scalewise.execution import job as jobs
+from scalewise.execution import lock
 from scalewise.execution.job import RunJob, launch_of, run_train_job, train
 from scalewise.execution.lock import LockError
-from scalewise.execution.next_try import failure_to_repeat
 from scalewise.execution.rank_files import ATTEMPT, RankFiles
 from scalewise.execution.run_folder import (
     OUTPUT,
     SHOWN_BYTES,
+    failure_to_repeat,
     input_hashes,
     prepare_to_train,
     saved_epochs,
 )
 from scalewise.execution.start import RankProcesses
-from scalewise.plan.launch import Launch, SiteLaunch
-from scalewise.plan.plan_file import TrainJob
+from scalewise.plan.launch import Launch
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import (
     FAILURE,
@@ -55,7 +55,7 @@ attempt.setup
 """
 RUN = definition(2).model_copy(update={"settings": ProgramSettings(program=__file__)})
 RESUMING = RUN.model_copy(update={"settings": ProgramSettings(program=__file__, resumes=True)})
-SLURM, HERE = SiteLaunch(slurm=True), SiteLaunch()
+SLURM, HERE = site_of(Slurm()), site_of()
 
 
 class OneRun:
@@ -69,15 +69,14 @@ class OneRun:
         self.argv: tuple[str, ...] = ()
 
     def job(
-        self, run: RunDefinition = RUN, attempt: int = 1, site: SiteLaunch = HERE, **limits: Any
+        self, run: RunDefinition = RUN, attempt: int = 1, site: Site = HERE, folder: Path | None = None
     ) -> RunJob:
-        given = replace(LIMITS, limit_seconds=60.0)
-        return RunJob(run, None, replace(given, **limits), site, attempt, self.folder, self.log)
+        planned = job_of(run, limit_seconds=60.0)
+        return RunJob(planned, site, attempt, folder or self.folder, self.log)
 
     def train(self, program: str, job: RunJob | None = None) -> Failure | None:
         self.argv = (sys.executable, "-c", PREAMBLE + program, str(self.folder / ATTEMPT))
-        environment = {"PYTHONPATH": str(SCRIPTS)}
-        launch = Launch("torchrun", self.argv, environment, shown=(sys.executable,))
+        launch = Launch(self.argv, ({"PYTHONPATH": str(SCRIPTS)},), shown=(sys.executable,))
         self._monkeypatch.setattr(jobs, "launch_of", lambda _job: launch)
         return train(job or self.job())
 
@@ -138,7 +137,7 @@ def test_a_launcher_that_fails_is_shown_and_the_failure_says_all_that_a_next_try
     assert (failure.outcome, failure.permanent) == ("failed", False)
     assert (failure.definition, failure.inputs) == (RUN, input_hashes(RUN, None))
     assert 0 < failure.seconds < 60 == failure.limit_seconds
-    assert failure.log_tail[-1] == "no such module"
+    assert failure.output[-1] == "no such module"
     shown = capsys.readouterr().err
     assert "study/d2.r1 failed: no rank started, and the launcher exited with code 1" in shown
     assert "no such module" in shown
@@ -163,7 +162,7 @@ def test_a_terminal_gets_a_bounded_and_printable_part_and_the_next_start_adds_to
     one: OneRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failure = one.run(LOUD, one.job())
-    shown = [capsys.readouterr().err, failure.reason, failure.traceback, one.log.read_text()]
+    shown = [capsys.readouterr().err, failure.reason, "\n".join(failure.output), one.log.read_text()]
     assert [text for text in shown if set(text) & {"\x1b", "\x07", "\r"}] == []
     assert max(map(len, shown)) < 4 * SHOWN_BYTES
     one.train(OUT_OF_MEMORY)
@@ -278,7 +277,7 @@ STEP = "attempt.probe.mkdir()\n(attempt.probe / '0.1.steps').write_text('3')\n"
 def test_only_a_run_that_the_end_of_its_job_ended_and_that_came_further_goes_back_into_the_queue(
     run: RunDefinition,
     program: str,
-    site: SiteLaunch,
+    site: Site,
     spent: float,
     outcome: str,
     goes_back: bool,
@@ -286,7 +285,7 @@ def test_only_a_run_that_the_end_of_its_job_ended_and_that_came_further_goes_bac
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setattr(jobs, "wait_for_earlier_job", lambda *_arguments: "")
+    monkeypatch.setattr(lock, "wait_for_earlier_job", lambda *_arguments: "")
     monkeypatch.setattr(jobs, "SIGNAL_SPREAD_SECONDS", 0.0)
     monkeypatch.setattr(jobs, "requeue", lambda job: f"Slurm job {job} is CANCELLED")
     leave_failure(one.folder, run, "interrupted", "x", inputs=input_hashes(run, None), seconds=spent)
@@ -297,20 +296,6 @@ def test_only_a_run_that_the_end_of_its_job_ended_and_that_came_further_goes_bac
 
 
 # --- whether another try can help -------------------------------------------------------------------------
-
-
-def job_of(run: RunDefinition, **limits: Any) -> TrainJob:
-    """The job of a run of ten minutes."""
-    usual = {"limit_seconds": 600.0, "timeout_seconds": 60}
-    return TrainJob(
-        site="",
-        threads=1,
-        resources={},
-        limits=usual | limits,
-        definition=run.as_json(),
-        inputs={},
-        priority=0,
-    )
 
 
 @pytest.mark.fault(17)
@@ -371,7 +356,7 @@ def test_ranks_are_not_the_task_of_the_interactive_session(
     srun.write_text(f"#!/bin/sh\nenv > {seen}\n", encoding="utf-8")
     srun.chmod(0o755)
     with (tmp_path / "log").open("w", encoding="utf-8") as log:
-        assert RankProcesses(Launch(launcher, (str(srun),), {"OURS": "1"}), log).wait(60) == 0
+        assert RankProcesses(Launch((str(srun),), ({"OURS": "1"},), ()), log).wait(60) == 0
     environment = dict(line.partition("=")[::2] for line in seen.read_text(encoding="utf-8").splitlines())
     assert (environment["SLURM_JOB_ID"], environment["OURS"]) == ("4711", "1")
     assert not set(task) & set(environment)
@@ -380,8 +365,8 @@ def test_ranks_are_not_the_task_of_the_interactive_session(
 def test_a_container_sees_a_run_whose_results_lie_behind_a_link(one: OneRun) -> None:
     (one.folder / "scratch").mkdir()
     (one.folder / "results").symlink_to(one.folder / "scratch")
-    site = SiteLaunch(slurm=True, container=Container(image="a.sif", runtime="apptainer"))
-    job = replace(one.job(site=site), folder=one.folder / "results")
+    site = site_of(Slurm(), container=Container(image="a.sif", runtime="apptainer"))
+    job = one.job(site=site, folder=one.folder / "results")
     assert f"--bind={one.folder / 'scratch'}" in launch_of(job).argv
 
 

@@ -15,8 +15,7 @@ DATASET = "resources/datasets/digits/dataset.safetensors"
 
 
 def planned(shape: str = "2x2") -> Preflight:
-    devices: dict[str, Any] = {"accelerator": "cuda", "cpus_per_device": 4}
-    return preflight(shape=shape, launcher="srun", datasets=[DATASET], **devices)
+    return preflight(shape, 4, datasets=[DATASET])
 
 
 def reported(rank: int, **found: Any) -> dict[str, Any]:

@@ -22,10 +22,9 @@ from tests.workflow.workplace import filled_in
 
 from scalewise.config.errors import StudyError
 from scalewise.config.slurm import MANAGED_BY_SBATCH
-from scalewise.plan.launch import RankLaunch, SiteLaunch, build_launch
-from scalewise.plan.make_plan import make_plan
+from scalewise.plan.launch import build_launch
 from scalewise.plan.plan_table import plan_lines
-from scalewise.plan.planned_study import Study
+from scalewise.plan.planned_study import Study, make_plan
 from scalewise.plan.runs.allocation import sbatch_options
 from scalewise.plan.runs.run_definition import RunDefinition
 
@@ -48,7 +47,8 @@ def check_refusal(error: StudyError, folder: StudyFolder) -> None:
 def check_plan(study: Study) -> None:
     """Names are folders, and every run requests tasks equal to its devices, and no more than the site has."""
     "".join(plan_lines(study, Path("results"), {})).encode()
-    json.dumps(make_plan(study))
+    plan = make_plan(study)
+    json.dumps(plan)
     names = [f"{run.experiment}/{run.run}" for run in study.runs.values()]
     assert len({name.lower() for name in names}) == len(names), "two runs share a folder"
     sites = {(part.name, run.run): part.site for part in study.parts for run in part.runs}
@@ -62,14 +62,14 @@ def check_plan(study: Study) -> None:
         assert shape.devices_per_node * cpus <= site.cpus_per_node
         if site.slurm is None:
             continue
-        resources = study.allocations[key].resources
+        resources = plan["runs"][key[0]][key[1]]["resources"]
         requested = options_of(sbatch_options(resources))
         tasks = (requested["--nodes"], requested["--ntasks-per-node"], requested["--cpus-per-task"])
         assert tasks == (str(shape.nodes), str(shape.devices_per_node), str(cpus))
         gpus = requested.get("--gres", requested.get("--gpus-per-node", f"none:{shape.devices_per_node}"))
         assert gpus.rpartition(":")[2] == str(shape.devices_per_node)
-        start = SiteLaunch.of(site).model_copy(update={"prelude": (), "container": None, "python": "PROGRAM"})
-        argv = build_launch(RankLaunch.for_run(run), start, ("rank.py",), "PROGRAM", ()).argv
+        facts = site.facts.model_copy(update={"prelude": [], "container": None, "python": "PROGRAM"})
+        argv = build_launch(run, site.model_copy(update={"facts": facts}), ("rank.py",), ()).argv
         step = options_of(argv[: argv.index("PROGRAM")])
         # torchrun and spawn start one process a node, which starts the others
         ranks = shape.world_size if run.launcher == "srun" else shape.nodes

@@ -11,112 +11,86 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from tests.golden import compare
 from tests.paths import ROOT
+from tests.small_runs import definition, site_of
 from tests.stand_ins import stand_ins
 
 from scalewise.config.settings import LauncherName
 from scalewise.config.shape import Shape
 from scalewise.config.site import Container, SiteFile, resolve_site
-from scalewise.plan.job_script import TimeLimit, job_script
-from scalewise.plan.launch import Launch, RankLaunch, SiteLaunch, build_launch, with_prelude
-from scalewise.plan.make_plan import make_plan
+from scalewise.config.slurm import Slurm
+from scalewise.plan.job_script import job_script
+from scalewise.plan.launch import build_launch, with_prelude
+from scalewise.plan.planned_study import make_plan
 from scalewise.plan.study import load_study
 
-ATTEMPT = "an attempt; $(x)"
-OF_RANK = ("program_rank.py", ATTEMPT)
-
-
-def launch(
-    launcher: LauncherName,
-    nodes: int,
-    devices: int,
-    cpus: int = 3,
-    visible: tuple[Path, ...] = (),
-    **start: Any,
-) -> Launch:
-    ranks = RankLaunch(
-        shape=Shape(nodes, devices),
-        accelerator="cpu",
-        cpus_per_device=cpus,
-        launcher=launcher,
-        rendezvous="tcp",
-    )
-    return build_launch(ranks, SiteLaunch(**start), OF_RANK, "/usr/bin/python3", visible)
-
-
-IMAGE = Container(image="/images/py torch.sif")
-PRELUDE = ("export HF_TOKEN=hf_secret",)
-OUTSIDE_AND_INSIDE = {
-    "prelude": PRELUDE,
-    "container": IMAGE.model_copy(update={"prelude": ["source /ext3/env.sh"]}),
-    "container_arguments": ("--env", "KEY=hf_secret"),
-}
-PYTHONS: dict[str, dict[str, Any]] = {
-    "by its site's python": {"python": "/opt/a b/python"},
-    "in a container that sees folders": {
-        "container": Container(image="a.sif", binds=["/scratch", "/data:/mnt"], runtime="singularity"),
-        "visible": (Path("/cache/scripts"), Path("/data sets"), Path.cwd()),
-        "container_arguments": ("--nv",),
-    },
-    "after lines of shell, in a container with others": OUTSIDE_AND_INSIDE,
-}
-Start = tuple[LauncherName, int, int, dict[str, Any]]
-"""Launcher, nodes, devices of each, and facts of the site."""
-
-LAUNCHERS = get_args(LauncherName)
-LAUNCHES: dict[str, Start] = {
-    **{f"{launcher} on this machine": (launcher, 1, 2, {}) for launcher in LAUNCHERS if launcher != "srun"},
-    "popen in a container": ("popen", 1, 2, {"container": Container(image="a.sif")}),
-    **{
-        f"{launcher} on 2 x 4 devices of Slurm": (launcher, 2, 4, {"slurm": True})
-        for launcher in LAUNCHERS
-        if launcher != "popen"
-    },
-    **{f"srun {how}": ("srun", 2, 4, {"slurm": True, **facts}) for how, facts in PYTHONS.items()},
+HERE, NODES = Shape(1, 2), Shape(2, 4)
+OF_SLURM: dict[str, Any] = {"slurm": Slurm()}
+FOLDERS = (Path("/cache/scripts"), Path("/data sets"), Path.cwd())
+IMAGE = Container(
+    image="/images/py torch.sif", arguments=["--env", "KEY=hf_secret"], prelude=["source /env.sh"]
+)
+LAUNCHES: dict[str, tuple[LauncherName, Shape, dict[str, Any]]] = {
+    "popen on this machine": ("popen", HERE, {}),
+    "torchrun on this machine": ("torchrun", HERE, {}),
+    "spawn on this machine": ("spawn", HERE, {}),
+    "popen in a container": ("popen", HERE, {"container": Container(image="a.sif")}),
+    "srun on 2 x 4 devices of Slurm": ("srun", NODES, OF_SLURM),
+    "torchrun on 2 x 4 devices of Slurm": ("torchrun", NODES, OF_SLURM),
+    "spawn on 2 x 4 devices of Slurm": ("spawn", NODES, OF_SLURM),
+    "srun by its site's python": ("srun", NODES, OF_SLURM | {"python": "/opt/a b/python"}),
+    "srun in a container of GPUs": (
+        "srun",
+        NODES,
+        OF_SLURM
+        | {"container": Container(image="a.sif", binds=["/scratch", "/data:/mnt"], runtime="singularity")}
+        | {"accelerator": "cuda"},
+    ),
+    "srun after lines of shell, in a container with others": (
+        "srun",
+        NODES,
+        OF_SLURM | {"prelude": ["export HF_TOKEN=hf_secret"], "container": IMAGE},
+    ),
 }
 WORDS = Path(__file__).with_name("launches.txt")
 
 
 def test_commands_are_as_they_are_kept_and_a_log_shows_no_secret(capsys: pytest.CaptureFixture[str]) -> None:
     parts = []
-    for name, (launcher, nodes, devices, facts) in LAUNCHES.items():
-        started = launch(launcher, nodes, devices, **facts)
-        lines = [f"# {name}", shlex.join(started.argv)]
-        if started.shown != started.argv:
-            lines.append(f"shown: {shlex.join(started.shown)}")
-        assert "hf_secret" not in " ".join(started.shown)
-        lines += [shlex.join(f"{key}={value}" for key, value in sorted(started.environment.items()))]
-        lines += [
-            shlex.join(f"{key}={value}" for key, value in each.items())
-            for each in started.process_environments
-            if each
-        ]
-        parts.append("\n".join(lines) + "\n")
-    text = "\n".join(parts).replace(str(Path.cwd()), "HERE")
+    for name, (launcher, shape, facts) in LAUNCHES.items():
+        run = definition(cpus_per_device=3).model_copy(update={"shape": shape, "launcher": launcher})
+        words = ("program_rank.py", "an attempt; $(x)")
+        launch = build_launch(run, site_of(**facts), words, FOLDERS, once_a_node=launcher == "spawn")
+        assert "hf_secret" not in " ".join(launch.shown)
+        variables = (
+            shlex.join(f"{key}={value}" for key, value in each.items()) for each in launch.environments
+        )
+        shown = [f"shown: {shlex.join(launch.shown)}"] if launch.shown != launch.argv else []
+        parts.append("\n".join([f"# {name}", shlex.join(launch.argv), *shown, *variables, ""]))
+    text = "\n".join(parts).replace(sys.executable, "PYTHON").replace(str(Path.cwd()), "HERE")
     compare(WORDS, text, __file__, capsys)
 
 
 @pytest.mark.parametrize(
     ("accelerator", "arguments", "options"),
     [
-        ("cuda", None, ("--nv",)),
-        ("cpu", None, ()),
-        ("cuda", [], ()),
-        ("cuda", ["--rocm"], ("--rocm",)),
-        ("cpu", ["--writable-tmpfs"], ("--writable-tmpfs",)),
+        ("cuda", None, ["--nv"]),
+        ("cpu", None, []),
+        ("cuda", [], []),
+        ("cuda", ["--rocm"], ["--rocm"]),
     ],
 )
 def test_a_container_gets_the_gpus_of_a_site_that_has_them_unless_configured_otherwise(
-    accelerator: Any, arguments: list[str] | None, options: tuple[str, ...]
+    accelerator: Any, arguments: list[str] | None, options: list[str]
 ) -> None:
     container = Container(image="a.sif", arguments=arguments)
     facts = SiteFile(accelerator=accelerator, devices_per_node=4, cpus_per_node=8, container=container)
 
-    assert SiteLaunch.of(resolve_site(facts)).container_arguments == options
+    assert resolve_site(facts).container_arguments == options
 
 
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="runs real lines of shell: needs bash")
@@ -131,21 +105,27 @@ def run(lines: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @needs_bash
-def test_what_the_lines_set_is_there_in_the_program() -> None:
-    done = run(["export GREETING=hello", 'greet() { export GREETING="$GREETING, $1"; }', "greet you"])
+def test_what_the_lines_set_is_there_and_arguments_arrive_as_they_were_given(tmp_path: Path) -> None:
+    arguments = [
+        "a b",
+        "$(touch hacked)",
+        "`x`",
+        "a;b",
+        "'",
+        '"',
+        "a\nb",
+        "",
+        "*",
+        "$HOME",
+        "\\",
+        "-c",
+        "--",
+        "ä",
+    ]
+    greet = 'greet() { export GREETING="hello, $1"; }'
+    done = run([f"cd {tmp_path}", greet, "greet you"], *arguments)
 
-    assert (done.returncode, done.stdout, done.stderr) == (0, "[] hello, you\n", "")
-
-
-@needs_bash
-@pytest.mark.parametrize(
-    "argument",
-    ["a b", "$(touch hacked)", "`x`", "a;b", "'", '"', "a\nb", "", "*", "$HOME", "\\", "-c", "--", "ä"],
-)
-def test_arguments_arrive_as_they_were_given(argument: str, tmp_path: Path) -> None:
-    done = run([f"cd {tmp_path}"], argument, "last")
-
-    assert done.stdout == f"{[argument, 'last']} None\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{arguments} hello, you\n", "")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -177,19 +157,14 @@ def test_a_line_that_fails_is_named_and_the_program_never_starts(lines: list[str
 
 
 @needs_bash
-def test_the_end_of_the_program_is_the_end_of_the_whole() -> None:
+def test_the_end_of_the_program_is_the_end_of_the_whole_and_a_line_of_the_container_has_its_key() -> None:
     argv = with_prelude(["true"], (sys.executable, "-c", "raise SystemExit(7)"))
-
     assert subprocess.run(argv, check=False, timeout=600).returncode == 7
 
-
-@needs_bash
-def test_a_line_of_the_container_that_fails_is_named_by_its_key() -> None:
-    argv = with_prelude(["true", "source /no/such/env.sh"], SAY, "container.prelude")
+    argv = with_prelude(["source /no/such/env.sh"], SAY, "container.prelude")
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
-
     assert (done.returncode, done.stdout) == (1, "")
-    assert "this line of container.prelude failed: source ... (line 2 of 2)\n" in done.stderr
+    assert "this line of container.prelude failed: source ... (line 1 of 1)\n" in done.stderr
 
 
 GOLDEN = Path(__file__).with_name("job_scripts.txt")
@@ -226,16 +201,8 @@ def script(
     (tmp_path / "site.json").write_text(json.dumps(site))
     (tmp_path / "train.py").write_text("import torch\n")
     study = load_study({"experiments": {"e": experiment}}, site_file=tmp_path / "site.json")
-    plan = make_plan(study)
-    return job_script(
-        study.runs["e", run],
-        plan["runs"]["e"][run],
-        SiteLaunch.model_validate(plan["sites"][""]["launch"]),
-        TimeLimit(25, "measured"),
-        Path("results/e/proposal/job.sh"),
-        "e, as recommended",
-        whole_nodes=whole_nodes,
-    )
+    job, path = make_plan(study)["runs"]["e"][run], Path("results/e/proposal/job.sh")
+    return job_script(job, study.site, (25, "measured"), path, "e, as recommended", whole_nodes=whole_nodes)
 
 
 @pytest.fixture
@@ -309,28 +276,11 @@ def test_every_word_reaches_the_program_unchanged(folder: Path) -> None:
     assert expected.items() <= variables.items()
 
 
-@pytest.mark.parametrize(
-    ("environment", "visible"),
-    [
-        pytest.param({"CUDA_VISIBLE_DEVICES": "7"}, "7", id="the shell's"),
-        pytest.param({}, "0", id="the first"),
-    ],
-)
-def test_a_job_of_a_machine_takes_the_gpus_of_the_shell(
-    environment: dict[str, str], visible: str, folder: Path
-) -> None:
-    site = {"accelerator": "cuda", "devices_per_node": 2, "cpus_per_node": 8, "python": sys.executable}
+def test_a_job_of_a_machine_takes_the_gpus_of_the_shell_or_the_first(folder: Path) -> None:
     program = PROGRAM | {"devices": [1], "starts": "itself", "environment": {}, "arguments": ["{folder}"]}
-    (folder / "job.sh").write_text(script(folder, program, site, "d1.r1"))
+    (folder / "job.sh").write_text(script(folder, program, LOCAL | {"python": sys.executable}, "d1.r1"))
     (folder / "train.py").write_text("import os\nprint(os.environ['CUDA_VISIBLE_DEVICES'])\n")
 
-    run = subprocess.run(
-        ["bash", "job.sh"],
-        cwd=folder,
-        env={"PATH": "/usr/bin:/bin", **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-
-    assert run.stdout == f"{visible}\n"
+    for chosen, visible in (({"CUDA_VISIBLE_DEVICES": "7"}, "7"), ({}, "0")):
+        environment = {"PATH": "/usr/bin:/bin", **chosen}
+        assert subprocess.check_output(["bash", "job.sh"], env=environment, text=True) == f"{visible}\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.plan.conftest import Load, Refuse
@@ -13,19 +14,6 @@ from tests.unit.plan.refusals import of_program
 from scalewise.config.catalog.program_files import program_files
 from scalewise.config.program import ProgramSettings
 from scalewise.config.templates import fill_in, names_in
-from scalewise.plan.runs.runs import input_files
-
-
-def test_a_module_on_the_python_path_that_the_study_gives_is_a_program(load: Load, tmp_path: Path) -> None:
-    (tmp_path / "lib").mkdir()
-    (tmp_path / "lib" / "mine.py").touch()
-    assert load(of_program("environment: {PYTHONPATH: lib}", "program: -m mine")).runs
-
-
-def test_a_module_is_looked_for_in_the_folder_that_it_runs_in(load: Load, tmp_path: Path) -> None:
-    (tmp_path / "config" / "mine.py").touch()
-    study = load(of_program("working_directory: config", "program: -m mine"))
-    assert input_files(next(iter(study.runs.values())))["program"] == ["config/mine.py"]
 
 
 def test_a_module_in_a_folder_that_a_shell_would_obey_is_refused(refuse: Refuse, tmp_path: Path) -> None:
@@ -82,12 +70,6 @@ def test_a_global_batch_of_the_programs_own_is_one_number_and_is_still_counted(l
         assert (again.global_batch_size, again.batch_is_own, again.samples_given) == (512, True, False)
 
 
-def test_a_program_has_the_cpus_that_the_study_states(load: Load) -> None:
-    for cpus in (1, 2):
-        study = load(of_program(f"cpus_per_device: {cpus}"))
-        assert {run.settings.cpus_per_device for run in study.runs.values()} == {cpus}
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -119,23 +101,25 @@ def test_defaults_of_the_loop_concern_the_other_experiments(load: Load) -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "file"),
+    ("program", "keys", "file"),
     [
-        ("models/mine.py", "models/mine.py"),
-        ("missing.py", "missing.py"),
-        ("-m models.mine", "models/mine.py"),
-        ("-m models", "models/__main__.py"),
-        ("-m models.gone", None),
+        ("models/mine.py", {}, "models/mine.py"),
+        ("missing.py", {}, "missing.py"),
+        ("-m models.mine", {}, "models/mine.py"),
+        ("-m models", {}, "models/__main__.py"),
+        ("-m models.gone", {}, None),
+        ("-m mine", {"working_directory": "models"}, "models/mine.py"),
+        ("-m mine", {"environment": {"PYTHONPATH": "models"}}, "models/mine.py"),
     ],
 )
 def test_the_file_of_a_program_is_the_one_that_python_runs(
-    program: str, file: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: str, keys: dict[str, Any], file: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("models").mkdir()
     for name in ("mine", "__main__"):
         Path(f"models/{name}.py").touch()
-    assert program_files(ProgramSettings(program=program)) == ([Path(file)] if file else [])
+    assert program_files(ProgramSettings(program=program, **keys)) == ([Path(file)] if file else [])
 
 
 VALUES = {"devices": 4, "global_batch_size": 512, "folder": "/runs/{x} $HOME", "argument.n": 3}
@@ -144,16 +128,13 @@ VALUES = {"devices": 4, "global_batch_size": 512, "folder": "/runs/{x} $HOME", "
 @pytest.mark.parametrize(
     ("template", "filled"),
     [
-        ("plain", "plain"),
         ("--n={devices}", "--n=4"),
         ("{folder}", "/runs/{x} $HOME"),
         ("{ devices }", "4"),
         ("{{devices}}", "{devices}"),
         ("{{{devices}}}", "{4}"),
-        ("${devices}", "${devices}"),
         ("${{devices}}", "${devices}"),
         ("${a.b:${c},{devices}}{devices}", "${a.b:${c},{devices}}4"),
-        ("$devices $ {devices}", "$devices $ 4"),
     ],
 )
 def test_braces_hold_names(template: str, filled: str) -> None:

@@ -11,8 +11,7 @@ from tests.planted_records import leave_result, measurements, run_record
 from tests.unit.plan.conftest import Load
 
 from scalewise.execution.slurm import queued_runs
-from scalewise.plan.make_plan import make_plan
-from scalewise.plan.planned_study import Study
+from scalewise.plan.planned_study import Study, make_plan
 from scalewise.status import spent_in_slurm, status_lines
 
 STUDY = """\

@@ -19,7 +19,7 @@ import cli
 from scalewise.analysis.statistics import Sample, ratio_of
 from scalewise.analysis.study import parts_of, read_and_conclude
 from scalewise.config.catalog.centres import known_centres, template_of
-from scalewise.plan.make_plan import make_plan, write_plan
+from scalewise.plan.planned_study import make_plan, write_plan
 from scalewise.report.facts import CLOCKS, Doubling, facts_of
 from scalewise.report.job import time_limit
 from scalewise.report.proposal import header_of, values_of
@@ -241,7 +241,7 @@ def test_the_time_limit_is_the_bound_of_one_more_run_with_a_fifth_and_two_minute
     walls: dict[str, float], minutes: int
 ) -> None:
     row = {"wall_seconds_low": 550.0, "wall_seconds_high": 650.0} | walls
-    assert time_limit(row, planned_minutes=60).minutes == minutes
+    assert time_limit(row, planned_minutes=60)[0] == minutes
 
 
 def test_the_docs_name_every_centre() -> None:

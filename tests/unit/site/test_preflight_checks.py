@@ -8,11 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.small_runs import preflight
+from tests.small_runs import preflight, site_of
 from tests.stand_ins import stand_ins
 from tests.unit.plan.conftest import Load
 
 from scalewise.config.slurm import Slurm
+from scalewise.plan.planned_study import make_plan
 from scalewise.site import hello_job
 from scalewise.site.hello_job import HIDDEN_SECONDS, LOOK_SECONDS, NEVER_STARTS, SILENT_SECONDS, follow, send
 from scalewise.site.preflight import Finding, Preflight, check_site
@@ -107,7 +108,9 @@ def test_a_request_is_judged_by_slurm(
     stand_ins(programs, ANSWERS | answers)
     slurm = Slurm.model_validate({"account": "proj123", "partition": "gpu"} | changed)
 
-    found = list(check_site(preflight(slurm=slurm, shape="2x4", requests={"2x4": LARGEST, "1x2": SMALLEST})))
+    found = list(
+        check_site(preflight("2x4", site=site_of(slurm), requests={"2x4": LARGEST, "1x2": SMALLEST}))
+    )
 
     (finding,) = [each for each in found if texts[0] in str(each)]
     record_property("message", str(finding))
@@ -119,7 +122,7 @@ def test_a_request_is_judged_by_slurm(
 def test_without_a_scheduler_or_its_commands_nothing_else_is_asked(programs: Path) -> None:
     assert list(map(str, check_site(preflight()))) == ["ok      one machine without a scheduler"]
     stand_ins(programs, {name: text for name, text in ANSWERS.items() if name not in ("sbatch", "squeue")})
-    (found,) = check_site(preflight(slurm=Slurm()))
+    (found,) = check_site(preflight(site=site_of(Slurm())))
     assert str(found).startswith("NOT OK  sbatch, squeue not on PATH. ")
 
 
@@ -283,9 +286,9 @@ def test_the_largest_run_with_the_longest_time_and_the_smallest_are_checked(load
         f"experiments:\n  a: {experiment}devices: [1, 4]}}\n"
         f"  b: {experiment}devices: [2], runtime_minutes: 500}}\n",
         "accelerator: cuda\ndevices_per_node: 4\ncpus_per_node: 8\nmemory_gb_per_node: 40\n"
-        "slurm: {account: mine, partition: short}\n",
+        "slurm: {account: mine, partition: short, queue_minutes: {1: 5}}\n",
     )
-    found = Preflight.of(study, "")
+    found = Preflight.of(make_plan(study), "")
 
     assert [*found.requests] == ["1x4", "1x1"]
     assert {"--partition=short", "--gres=gpu:4", "--mem=40000", "--time=502"} <= {*found.options}

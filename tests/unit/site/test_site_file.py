@@ -18,6 +18,7 @@ from tests.stand_ins import stand_ins
 
 from scalewise.config.errors import UserError
 from scalewise.config.slurm import RESOURCES_OF_OPTIONS
+from scalewise.plan.planned_study import make_plan
 from scalewise.plan.runs.allocation import sbatch_options
 from scalewise.plan.study import load_study
 from scalewise.site.cluster import parse_gpus
@@ -331,7 +332,8 @@ def test_site_file_states_what_slurm_reports(name: str, programs: Path, tmp_path
     bare = [line for line in text.splitlines() if re.match(r"\s*\w+: \S", line) and "  # " not in line]
     assert bare == []
     study = load_study({"experiments": {"e": EXPERIMENT}}, (), path)
-    (allocation,) = {shlex.join(sbatch_options(each.resources)) for each in study.allocations.values()}
+    jobs = make_plan(study)["runs"]["e"].values()
+    (allocation,) = {shlex.join(sbatch_options(job["resources"])) for job in jobs}
     for word in facts["slurm"].get("extra", []):
         if word[2:].partition("=")[0] not in RESOURCES_OF_OPTIONS:
             assert word in allocation, "what is described is not what is requested"

@@ -18,7 +18,7 @@ from tests.unit.plan.refusals import built_in, site_of
 
 from scalewise.config.site import Site, SiteFile, resolve_site
 from scalewise.config.slurm import MANAGED_BY_SBATCH, RESOURCES_OF_OPTIONS
-from scalewise.plan.planned_study import Study
+from scalewise.plan.planned_study import Study, make_plan
 from scalewise.site.commands import ignore_variables
 
 PINNED = """\
@@ -54,7 +54,9 @@ def test_the_gpus_that_cuda_would_see_are_counted_unless_the_site_states_its_dev
     site = resolve_site(SiteFile(cpus_per_node=8))
     assert (site.accelerator, site.devices_per_node, site.max_nodes) == (accelerator, devices, 1)
     stated = SiteFile(accelerator="cuda", devices_per_node=6, cpus_per_node=96, max_nodes=4)
-    assert resolve_site(stated) == Site("cuda", 6, 96, 4, stated)
+    assert resolve_site(stated) == Site(
+        accelerator="cuda", devices_per_node=6, cpus_per_node=96, max_nodes=4, facts=stated
+    )
 
 
 def test_without_that_variable_the_device_files_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +142,8 @@ def test_a_queue_and_a_bill_change_the_decision_and_no_run(load: Load) -> None:
         assert (terms.get("billed_devices"), terms.get("held_devices")) == (paid, held)
         assert billed.runs == without.runs
     assert without.runs == short.runs == long.runs
-    assert without.allocations == short.allocations == long.allocations
+    plans = [make_plan(study) for study in (without, short, long)]
+    assert plans[0]["runs"] == plans[1]["runs"] == plans[2]["runs"]
 
 
 def test_defaults_of_slurms_commands_are_ignored_if_they_hide_jobs_or_change_requests() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.machine import largest_file
 from tests.unit.training.file_server import Answer, gives, serving, silent, status
 
 from scalewise.training import published as downloads
@@ -154,17 +152,6 @@ def test_a_mirror_takes_the_place_of_the_published_address(form: str, folder: Pa
     assert (folder / NAME).read_bytes() == CONTENT
     # what others of a group may read there they may read here
     assert (folder / NAME).stat().st_mode == (near / NAME).stat().st_mode
-
-
-def test_a_full_disk_is_named_and_nothing_is_left(folder: Path) -> None:
-    message = re.escape(f"to {folder} ([Errno 27] File too large")
-    with (
-        serving(gives(CONTENT)) as server,
-        largest_file(100_000),
-        pytest.raises(DatasetError, match=message),
-    ):
-        fetch(data_at(server.address), folder)
-    assert files(folder) == []
 
 
 @pytest.mark.fault(22)

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from scalewise.measure.batches import samples_in
 from scalewise.measure.discovery import TrainedModules, all_objects, find_trained
@@ -163,21 +162,6 @@ def test_the_optimizer_with_the_most_parameters_in_the_first_updates_leads(seque
 )
 def test_the_optimizer_that_the_user_names_leads(sequence: str, steps: str) -> None:
     assert steps_of(sequence, "Adam") == steps
-
-
-def train(network: nn.Module, images: torch.Tensor) -> None:
-    network(images).sum().backward()
-
-
-def test_the_count_is_that_of_torch() -> None:
-    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
-    tokens = torch.randn(2, 16, 32)
-    with FlopCounterMode(display=False) as expected:
-        train(layer, tokens)
-    with FlopCount() as count:
-        train(layer, tokens)
-
-    assert sum(count.by_format.values()) == expected.get_total_flops()
 
 
 def test_an_operator_without_a_formula_is_named() -> None:

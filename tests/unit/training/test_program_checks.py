@@ -21,7 +21,7 @@ from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.monitoring.machine_load import CpuUse
 from scalewise.ranks.program.child import Child, EndRequest
 from scalewise.ranks.program.failure import ProgramError, add_source, check_end, find_fix, is_out_of_memory
-from scalewise.ranks.program.plan_check import check_ends, check_plan
+from scalewise.ranks.program.plan_check import check_plan
 from scalewise.ranks.program.rank import ProgramRank
 from scalewise.ranks.results.probe_record import ProbeRecord
 from scalewise.ranks.results.program_findings import cautions_on_epochs
@@ -151,25 +151,6 @@ def test_a_difference_is_named_with_both_numbers_and_the_fix(
 )
 def test_common_programs_have_no_difference(records: list[ProbeRecord]) -> None:
     assert check_plan(planned(), records) == ""
-
-
-@pytest.mark.parametrize(
-    ("ended", "own", "words"),
-    [
-        pytest.param("steps", 17, ["rank 0", "its last one, 20, and rank 1 only 17"], id="skipped steps"),
-        pytest.param("steps", None, ["rank 0", "its last one, 20, and rank 1 fewer"], id="of unknown number"),
-        pytest.param("steps", 20, [], id="the same end"),
-        pytest.param("itself", 20, ["rank 0 of", "own end after 20", "rank 1, after 20"], id="its own end"),
-    ],
-)
-def test_a_rank_that_ended_while_others_needed_it_is_named(
-    ended: str, own: int | None, words: list[str]
-) -> None:
-    reason = check_ends("train.py", record(0, ended=ended), {1: own}, lambda rank: rank == 0)
-
-    assert bool(reason) == bool(words)
-    assert [word for word in words if word not in reason] == []
-    assert check_ends("train.py", record(0, ended="itself"), {1: own}, lambda _rank: False) == ""
 
 
 STTY = """Traceback (most recent call last):

@@ -118,9 +118,6 @@ def test_a_program_that_starts_its_ranks_is_given_no_rank() -> None:
     assert variables["NODE_RANK"] == "1"
 
 
-CUDA, HIP, ROCR = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
-
-
 @pytest.mark.parametrize("starts", ["ranks", "itself"])
 @pytest.mark.parametrize(
     ("given", "shape", "visible"),

@@ -12,16 +12,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.small_runs import definition, rank_setup
 
 from scalewise.config.shape import Shape
-from scalewise.execution.rank_files import RankFiles
 from scalewise.ranks.distributed import cpus as cpus_of_ranks
-from scalewise.ranks.distributed import network_interface, node_launcher
+from scalewise.ranks.distributed import network_interface
 from scalewise.ranks.distributed.cpus import cpus_near
 from scalewise.ranks.distributed.identity import Identity, check_place, identify
 from scalewise.ranks.distributed.network_interface import Interface, choose_interface
-from scalewise.ranks.distributed.node_launcher import agent_options
 from scalewise.ranks.monitoring.environments import source_version
 from scalewise.ranks.program.environment import check_gpus
 
@@ -125,24 +122,6 @@ def test_an_interface_that_is_not_there_is_refused_with_those_that_are(
         f"{socket.gethostname()} has no network interface {named!r} with an IPv4 address. It has "
         "ib0 (10.1.0.7), eth0 (10.0.0.7). Correct network_interface in the site file, or leave it out."
     )
-
-
-@pytest.mark.fault(7)
-def test_the_agents_of_two_nodes_meet_at_a_free_port_that_the_first_has_chosen(
-    rank_files: RankFiles, interfaces: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = definition().model_copy(update={"shape": Shape(2, 4)})
-    rank_files.begin(rank_setup(run=run, timeout_seconds=5))
-    monkeypatch.setattr(node_launcher, "free_port", lambda _address: 24_000)
-    words = {}
-    for node in ("0", "1"):
-        monkeypatch.setenv("SLURM_PROCID", node)
-        words[node] = [*agent_options(rank_files)]
-
-    host, port = rank_files.wait_for_endpoint(0)
-    for node in ("0", "1"):
-        assert {f"--node-rank={node}", f"--master-port={port}", "--nnodes=2"} <= {*words[node]}
-        assert {f"--master-addr={host}", "--nproc-per-node=4"} <= {*words[node]}
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,11 @@ from typing import Any
 from scalewise import snakemake_adapter as adapter
 from scalewise.config.errors import RefusedValueError
 from scalewise.config.paths import plain_path
-from scalewise.execution.next_try import is_refused, refused_runs
+from scalewise.execution.run_folder import is_refused, refused_runs
 from scalewise.execution.slurm import requeue_preempted
-from scalewise.plan.make_plan import write_plan
 from scalewise.plan.plan_file import PLAN, Plan
 from scalewise.plan.plan_table import plan_lines
-from scalewise.plan.planned_study import Study
+from scalewise.plan.planned_study import Study, write_plan
 from scalewise.plan.runs.allocation import SHARED_NODE
 from scalewise.plan.study import check_results_folder, load_study
 from scalewise.records import utc_now
@@ -92,7 +91,7 @@ def begin_jobs(workflow: Any, study: Study, plan: Plan, train: Any) -> None:
     Args:
         workflow: Snakemake's, once it plans jobs: before, it does not know where they run.
         study: Checked.
-        plan: The study's; the preflight gets what a profile requests.
+        plan: The study's; its jobs get what a profile requests.
         train: Snakemake's proxy of the rule that trains.
     """
     in_slurm = study.site.slurm is not None
@@ -114,9 +113,8 @@ def begin_jobs(workflow: Any, study: Study, plan: Plan, train: Any) -> None:
             "module."
         )
     known = {name: value for name, value in replaced.items() if isinstance(value, int | str)}
-    for site in plan["sites"].values():
-        for resources in site["preflight"]["requests"].values():
-            resources.update(known)
+    for job in (job for runs in plan["runs"].values() for job in runs.values()):
+        job["resources"].update(known)
     # a dry run shows them below its plan
     for warning in study.warnings:
         print(f"Warning: {warning}", file=sys.stderr)

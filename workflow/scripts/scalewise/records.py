@@ -306,10 +306,6 @@ class RunRecord(_Record):
     provenance: Provenance | None
 
 
-LOG_TAIL_LINES = 30
-"""Lines of a failed run's output that are kept with its reason, and shown."""
-
-
 class Failure(_Record):
     """``failure.json``: the last try at a run, if it left no result; a result removes the file.
 
@@ -321,8 +317,8 @@ class Failure(_Record):
         ended_at: UTC, ISO 8601.
         limit_seconds: The run's limit.
         seconds: Time of this try and of those before it.
-        traceback: Traceback of the first rank that raised; empty if none did.
-        log_tail: Last lines of train.log.
+        output: Last lines of train.log; or the traceback of the rank that raised first, if the log ends with
+            those of other ranks.
     """
 
     definition: RunDefinition
@@ -333,19 +329,7 @@ class Failure(_Record):
     ended_at: str
     limit_seconds: float
     seconds: Seconds
-    traceback: str = ""
-    log_tail: list[str] = []
-
-    @property
-    def output(self) -> list[str]:
-        """Return the lines to show: the last ones of the log, or the traceback if it does not end among them.
-
-        A traceback is shown whole: the log may hold those of other ranks in its place.
-        """
-        traceback = self.traceback.rstrip().splitlines()
-        if traceback and not set(traceback[-1:]) & set(self.log_tail):
-            return traceback
-        return self.log_tail[-LOG_TAIL_LINES:]
+    output: list[str] = []
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from scalewise.execution.next_try import refused_runs
+from scalewise.execution.run_folder import refused_runs
 from scalewise.plan.plan_file import Plan
 from scalewise.records import Failure, RecordError, read_failure
 
@@ -135,14 +135,11 @@ def wrapped(text: str, first: str = "", hang: int = 2) -> list[str]:
         first: Columns before the text.
         hang: Further columns before the lines after the first.
     """
-    if not text:
-        return []
-    lines = textwrap.wrap(
-        text.replace(" %", "\N{NO-BREAK SPACE}%"),
+    return textwrap.wrap(
+        text,
         WIDTH,
         initial_indent=first,
         subsequent_indent=" " * (len(first) + hang),
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]

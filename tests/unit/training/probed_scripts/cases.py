@@ -10,7 +10,9 @@ import copy
 import itertools
 import multiprocessing
 import os
+import queue
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -231,6 +233,37 @@ def without_a_loader() -> None:
 
 
 @case()
+def batches_from_a_thread() -> None:
+    """A thread fetches them, ahead of the training."""
+    batches: queue.Queue[Any] = queue.Queue(4)
+
+    def fill() -> None:
+        for batch in DataLoader(samples(8 * ENOUGH_STEPS), batch_size=8):
+            batches.put(batch)
+
+    threading.Thread(target=fill, daemon=True).start()
+    model = network()
+    optimizer = sgd(model)
+    for _ in range(ENOUGH_STEPS):
+        step(model, optimizer, *batches.get())
+
+
+@case()
+def gradients_by_hand() -> None:
+    """Added up over two batches, without a backward pass."""
+    model = network()
+    optimizer = sgd(model)
+    parameters = list(model.parameters())
+    for number, (inputs, labels) in enumerate(DataLoader(samples(8 * ENOUGH_STEPS), batch_size=4), 1):
+        found = torch.autograd.grad(cross_entropy(model(inputs), labels), parameters)
+        for parameter, gradient in zip(parameters, found, strict=True):
+            parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+        if number % 2 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@case()
 def evaluation_without_eval() -> None:
     model = network()
     smoothed = copy.deepcopy(model)
@@ -285,19 +318,6 @@ def endless_loaders() -> None:
                 time.sleep(0.02)
 
 
-@case()
-def bare_except() -> None:
-    model = network()
-    optimizer = sgd(model)
-    made = 0
-    for _ in range(ENOUGH_STEPS):
-        try:
-            step(model, optimizer, *batch())
-        except:  # noqa: E722  # as users write it
-            made += 1
-            print("swallowed", made, flush=True)
-
-
 def some_steps(number: int = 6) -> None:
     """Train on objects that are gone at the end; there is a handler for that."""
     atexit.register(lambda: (folder() / "handler").write_text("ran"))
@@ -309,12 +329,7 @@ def some_steps(number: int = 6) -> None:
 
 @case()
 def its_own_end() -> None:
-    some_steps()
-
-
-@case()
-def two_steps() -> None:
-    """Fewer steps than are compared with the plan."""
+    """After fewer steps than are compared with the plan."""
     some_steps(2)
 
 

@@ -185,25 +185,18 @@ def rests_on_disturbed_runs(case: Case) -> Iterator[Caution]:
         )
 
 
-def disturbed_text(case: Case) -> str:
-    """Count the disturbed runs of all that ended: ``11 of 16 runs``."""
+def disturbed_runs_are_set_apart(case: Case) -> Iterator[Caution]:
+    """Ask how many runs were disturbed, and which of them are not compared."""
     planned = pd.concat([case.points.all[place].planned for place in case.group])
     ended = planned[planned["outcome"].isin(["completed", DISTURBED])]
-    disturbed = ended["disturbance"] != ""
-    return f"{int(disturbed.sum())} of {len(ended)} runs"
-
-
-def disturbed_runs_are_set_apart(case: Case) -> Iterator[Caution]:
-    """Ask how many runs were disturbed, and so are not compared."""
-    planned = pd.concat([case.points.all[place].planned for place in case.group])
-    apart = planned[planned["outcome"] == DISTURBED]
-    ended = int((planned["outcome"] == "completed").sum()) + len(apart)
+    disturbed, apart = ended[ended["disturbance"] != ""], ended[ended["outcome"] == DISTURBED]
     if len(apart):
-        many = len(apart) >= MANY_APART * ended
+        count = f"{len(disturbed)} of {len(ended)} runs were disturbed"
+        which = " and" if len(apart) == len(disturbed) else f"; {len(apart)} of them"
         yield Caution(
-            f"{len(apart)} of {ended} runs were disturbed and are not compared: {named_runs(apart)}.",
-            f"{disturbed_text(case)} were disturbed: make them again.",
-            "likely" if many else "clear",
+            f"{count}{which} are not compared: {named_runs(apart)}.",
+            f"{count}: make them again.",
+            "likely" if len(apart) >= MANY_APART * len(ended) else "clear",
             REDO,
         )
 

@@ -18,10 +18,17 @@ from scalewise.analysis.runs import collect
 from scalewise.analysis.study import Analysis, Part, conclude, with_waits
 from scalewise.config.experiment import Repeats
 from scalewise.config.shape import Shape
-from scalewise.plan.runs.rounds import Round, known_rounds, part_prefix, requested_repeats, round_file
+from scalewise.plan.runs.rounds import (
+    Round,
+    device_hours,
+    known_rounds,
+    part_prefix,
+    requested_repeats,
+    round_file,
+    spent_device_hours,
+)
 from scalewise.plan.runs.run_definition import parse_run_name
 from scalewise.plan.runs.runs import partition_of, points, points_by_series, series_name, settings_of
-from scalewise.plan.runs.spending import device_hours, spent_device_hours
 from scalewise.records import RECORD, RecordError, read_run, write_json
 
 

@@ -25,7 +25,7 @@ def round_line(judged: Round) -> str:
             if devices is not None
         ]
     )
-    so_far = " so far" if judged.requests_more else ""
+    so_far = " so far" if judged.further else ""
     found = f"answer{so_far}: {answers}" if answers else "no answer yet"
     return f"{judged.experiment}, round {judged.number}: {found}; {next_text(judged)}"
 

@@ -102,8 +102,7 @@ class SiteFile(NodeFacts):
     the first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(StrictModel):
     """Facts of a site with every ``auto`` resolved.
 
     Args:
@@ -118,7 +117,7 @@ class Site:
     devices_per_node: int
     cpus_per_node: int
     max_nodes: int
-    facts: SiteFile = field(default_factory=SiteFile)
+    facts: SiteFile = Field(default_factory=SiteFile)
     unused_gpus: int = 0
     partition: str = ""
 
@@ -133,6 +132,14 @@ class Site:
         if self.facts.launcher is not None:
             return self.facts.launcher
         return "srun" if self.slurm else "popen"
+
+    @property
+    def container_arguments(self) -> list[str]:
+        """Options of the container's program before the image."""
+        container = self.facts.container
+        if container is not None and container.arguments is not None:
+            return container.arguments
+        return ["--nv"] if self.accelerator == "cuda" else []
 
     @property
     def most_devices(self) -> int:
@@ -226,7 +233,15 @@ def resolve_site(facts: SiteFile, partition: str = "") -> Site:
         unused = gpus if accelerator == "cpu" else 0
     automatic = max(gpus, 1) if accelerator == "cuda" else cpus
     devices = automatic if facts.devices_per_node == "auto" else facts.devices_per_node
-    return Site(accelerator, devices, cpus, facts.max_nodes, facts, unused, partition)
+    return Site(
+        accelerator=accelerator,
+        devices_per_node=devices,
+        cpus_per_node=cpus,
+        max_nodes=facts.max_nodes,
+        facts=facts,
+        unused_gpus=unused,
+        partition=partition,
+    )
 
 
 AUTO_KEYS = ("accelerator", "devices_per_node", "cpus_per_node")

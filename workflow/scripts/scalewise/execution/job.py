@@ -8,35 +8,33 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-from scalewise.config.catalog.program_files import program_files
 from scalewise.config.program import ProgramSettings
-from scalewise.execution.lock import (
-    MACHINE_WAIT_SECONDS,
-    LockError,
-    machine_lock,
-    wait_for_earlier_job,
-)
-from scalewise.execution.next_try import dataset_path, earlier_failure, limit_of_try
+from scalewise.config.settings import Settings
+from scalewise.config.site import Site
+from scalewise.execution.lock import LockError, wait_for_turn
 from scalewise.execution.rank_files import ATTEMPT, RankFiles, RankSetup
 from scalewise.execution.reason import explain_os_error, failure_of, root_cause
 from scalewise.execution.run_folder import (
     OUTPUT,
+    dataset_path,
+    earlier_failure,
     input_hashes,
+    limit_of_try,
     prepare_to_train,
-    remove_after_training,
     saved_epochs,
 )
 from scalewise.execution.slurm import requeue, this_job
 from scalewise.execution.start import SCRIPTS
 from scalewise.execution.watchdog import Ended, supervise
 from scalewise.plan.formatting import duration_text
-from scalewise.plan.launch import Launch, RankLaunch, SiteLaunch, build_launch
-from scalewise.plan.plan_file import Limits, TrainJob
+from scalewise.plan.launch import Launch, build_launch, program_folders
+from scalewise.plan.plan_file import TrainJob
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.runs.training_program import program_of, steps_per_epoch
 from scalewise.records import (
@@ -63,26 +61,27 @@ class RunJob:
     """One run from the plan, where it starts, and the paths of its files.
 
     Args:
-        definition: The run.
-        dataset: The prepared file; None if a user's program trains.
+        planned: The run's job in the plan.
         attempt: Snakemake's count of its tries at this run, from 1.
         folder: Receives the run's records.
         log: Receives what this job reports; Snakemake shows it if the job fails.
     """
 
-    definition: RunDefinition
-    dataset: Path | None
-    limits: Limits
-    site: SiteLaunch
+    planned: TrainJob
+    site: Site
     attempt: int
     folder: Path
     log: Path
 
-    @classmethod
-    def of(cls, job: TrainJob, site: SiteLaunch, attempt: int, folder: Path, log: Path) -> RunJob:
-        """Return the job of a run of the plan."""
-        definition = RunDefinition.model_validate_json(job["definition"])
-        return cls(definition, dataset_path(job), Limits(**job["limits"]), site, attempt, folder, log)
+    @cached_property
+    def definition(self) -> RunDefinition:
+        """The run."""
+        return RunDefinition.model_validate_json(self.planned["definition"])
+
+    @property
+    def dataset(self) -> Path | None:
+        """The prepared file; None if a user's program trains."""
+        return dataset_path(self.planned)
 
     def report(self, text: str, *, failed: bool = False) -> None:
         """Show a message, or how the run failed, also in Snakemake's log of the job."""
@@ -119,7 +118,8 @@ def train(job: RunJob) -> Failure | None:
         LockError: Another process trains the run, or uses this machine, for too long.
         OSError: The run's folder cannot be used.
     """
-    with turn_of(job) as earlier_job:
+    limit_seconds = job.planned["limit_seconds"]
+    with wait_for_turn(limit_seconds, job.report, in_slurm=job.site.slurm is not None) as earlier_job:
         inputs = input_hashes(job.definition, job.dataset)
         if has_result(job, inputs):
             job.report("another job has left its result")
@@ -134,27 +134,18 @@ def train(job: RunJob) -> Failure | None:
         has_time = setup.limit_seconds > 0
         ended = supervise(launch_of(job), files, job.report) if has_time else Ended(1, "limit")
         if not (job.folder / RECORD).exists():
-            failure, cause = failure_of(files, ended, job.limits.limit_seconds), root_cause(files.ranks())
+            failure, cause = failure_of(files, ended, limit_seconds), root_cause(files.ranks())
             if failure.outcome != "failed" or cause is None or not cause.out_of_memory:
                 return leave_failure(job, files, ended, failure)
             write_out_of_memory(files, failure)
-        remove_after_training(job.folder, job.definition)
+        if isinstance(job.definition.settings, Settings):  # the files of a user's program stay
+            shutil.rmtree(setup.output, ignore_errors=True)
         (job.folder / FAILURE).unlink(missing_ok=True)
         shutil.rmtree(files.folder, ignore_errors=True)
     return None
 
 
 # ---- before the ranks
-
-
-@contextmanager
-def turn_of(job: RunJob) -> Iterator[str]:
-    """Hold this machine; yields the job of Slurm that trained the run while this one waited."""
-    if job.site.slurm:  # which assigns devices to jobs
-        yield wait_for_earlier_job(job.limits.limit_seconds, job.report)
-    else:
-        with machine_lock(MACHINE_WAIT_SECONDS, job.report):
-            yield ""
 
 
 def has_result(job: RunJob, inputs: Mapping[str, str]) -> bool:
@@ -186,11 +177,11 @@ def set_up(job: RunJob, inputs: dict[str, str]) -> RankSetup:
         definition=run,
         dataset=job.dataset,
         folder=job.folder,
-        timeout_seconds=job.limits.timeout_seconds,
-        limit_seconds=limit_of_try(job.limits, job.attempt, earlier, saved_seconds),
+        timeout_seconds=job.planned["timeout_seconds"],
+        limit_seconds=limit_of_try(job.planned, job.attempt, earlier, saved_seconds),
         supervisor_host=socket.gethostname(),
         supervisor_pid=None if job.site.slurm else os.getpid(),
-        network_interface=job.site.network_interface,
+        network_interface=job.site.facts.network_interface,
         from_step=len(saved) * (steps_per_epoch(run) or 0),
         # a user's session inside a job is none of the study's jobs
         **(this_job() if job.site.slurm else {}),
@@ -203,20 +194,13 @@ def launch_of(job: RunJob) -> Launch:
     A container shows the ranks the working folder, the scripts, the folders of their files and the one that
     holds the run's files, where they also write. Each may be behind a link.
     """
-    run = job.definition
-    program = program_of(run, dataset=job.dataset)
-    read = [] if job.dataset is None else [job.dataset]
-    if isinstance(run.settings, ProgramSettings):  # train.py lies next to the program of a rank
-        read += [*program_files(program), *map(Path, program.files)]
-    visible = [SCRIPTS, job.folder.resolve(), *(path.resolve().parent for path in read)]
-    if program.working_directory is not None:
-        visible.append(Path(program.working_directory).absolute())
+    program = program_of(job.definition, dataset=job.dataset)
+    dataset = [] if job.dataset is None else [job.dataset.resolve().parent]
     return build_launch(
-        RankLaunch.for_run(run),
+        job.definition,
         job.site,
         (str(SCRIPTS / "program_rank.py"), str(job.folder / ATTEMPT)),
-        sys.executable,
-        visible,
+        [SCRIPTS, job.folder.resolve(), *dataset, *program_folders(program)],
         once_a_node=program.starts == "itself",
     )
 
@@ -265,7 +249,7 @@ def comes_further(job: RunJob, files: RankFiles, seconds: float) -> bool:
     What a user's program saves is unknown: it has the limit of the run, over all of its starts.
     """
     if isinstance(job.definition.settings, ProgramSettings):
-        return files.setup.resumes and seconds < job.limits.limit_seconds and files.steps() > 0
+        return files.setup.resumes and seconds < job.planned["limit_seconds"] and files.steps() > 0
     steps = len(saved_epochs(job.folder, job.definition)) * (steps_per_epoch(job.definition) or 0)
     return steps > files.setup.from_step
 

@@ -35,6 +35,22 @@ class LockError(UserError):
 
 
 @contextmanager
+def wait_for_turn(limit_seconds: float, notify: Notify, *, in_slurm: bool) -> Iterator[str]:
+    """Hold this machine, unless Slurm assigns its devices; yields the job that trained the run meanwhile.
+
+    Args:
+        limit_seconds: The longest time that an earlier job of Slurm trains the run.
+        notify: Called with a sentence on the process or the job that this one waits for.
+        in_slurm: Whether this is a job of Slurm.
+    """
+    if in_slurm:
+        yield wait_for_earlier_job(limit_seconds, notify)
+    else:
+        with machine_lock(MACHINE_WAIT_SECONDS, notify):
+            yield ""
+
+
+@contextmanager
 def machine_lock(wait_seconds: float, notify: Notify) -> Iterator[None]:
     """Hold the machine for one training.
 

@@ -24,8 +24,8 @@ from scalewise.execution.lock import MACHINE_WAIT_SECONDS, machine_lock
 from scalewise.execution.run_folder import printable
 from scalewise.execution.start import SCRIPTS, RankProcesses
 from scalewise.plan.formatting import format_3sig
-from scalewise.plan.launch import SiteLaunch, build_launch
-from scalewise.plan.plan_file import Plan, SitePlan
+from scalewise.plan.launch import build_launch
+from scalewise.plan.plan_file import Plan
 from scalewise.site.hello_job import HELLO_MINUTES, follow, send
 from scalewise.site.preflight import Finding, Preflight, bad, check_site, ok, unknown
 from scalewise.snakemake_adapter import status_query
@@ -64,33 +64,32 @@ def run_preflight(plan: Plan, plan_path: str, folder: Path, status: str = "squeu
             print(finding)
             is_ok = is_ok and finding.state != "bad"
 
-    for partition, site_plan in plan["sites"].items():
+    for partition in plan["sites"]:
         title = f"Partition {partition} of the site file:" if partition else ""
-        show(title, check_site(Preflight.model_validate(site_plan["preflight"])))
+        show(title, check_site(Preflight.of(plan, partition)))
     if not is_ok:
         print("Nothing was sent to the cluster. Correct the site file and try again.")
         return False
     folder.mkdir(parents=True, exist_ok=True)
-    for partition, site_plan in plan["sites"].items():
+    for partition in plan["sites"]:
         title = f"Partition {partition}, the hello job:" if partition else ""
-        show(title, say_hello(site_plan, partition, plan_path, folder.absolute(), status))
+        show(title, say_hello(Preflight.of(plan, partition), plan_path, folder.absolute(), status))
     print("All is ok: the study can start." if is_ok else "Something is not ok: see above.")
     return is_ok
 
 
 def say_hello(
-    site_plan: SitePlan, partition: str, plan_path: str, folder: Path, status: str = "squeue"
+    preflight: Preflight, plan_path: str, folder: Path, status: str = "squeue"
 ) -> Iterator[Finding]:
     """Start the ranks of the largest run where a training would start, and yield the findings.
 
     Args:
-        site_plan: The site's part of the plan.
-        partition: Name of the partition; empty without partitions.
+        preflight: The plan.
         plan_path: The plan's file.
         folder: Receives the report and the log.
         status: Command by which the executor plugin queries its jobs.
     """
-    preflight = Preflight.model_validate(site_plan["preflight"])
+    partition = preflight.site.partition
     name = f"hello{'@' if partition else ''}{partition}"
     report, log = folder / f"{name}.report.json", folder / f"{name}.log"
     for path in (report, log):
@@ -98,7 +97,7 @@ def say_hello(
     if preflight.slurm is None:
         # no training is measured while ranks start next to it
         with machine_lock(MACHINE_WAIT_SECONDS, _note):
-            end = f"exit code {run_hello_ranks(site_plan, report, log)}"
+            end = f"exit code {run_hello_ranks(preflight, report, log)}"
     else:
         words = [sys.executable, str(SCRIPTS / "cli.py"), "--plan", plan_path, "hello"]
         words += ["--log", str(log), "--output", str(report), "--partition", partition]
@@ -114,23 +113,22 @@ def say_hello(
     yield from judge(report, log, preflight, end)
 
 
-def run_hello_ranks(site_plan: SitePlan, report: Path, log: Path) -> int:
+def run_hello_ranks(preflight: Preflight, report: Path, log: Path) -> int:
     """Start ``hello.py`` on each device of the largest run, by srun or directly; return the exit code.
 
     Args:
-        site_plan: The site's part of the plan.
+        preflight: The plan.
         report: Receives the ranks' report.
         log: Receives the output of the ranks.
     """
-    preflight = Preflight.model_validate(site_plan["preflight"])
-    site = SiteLaunch.model_validate(site_plan["launch"])
-    ranks = preflight.model_copy(update={"launcher": "srun" if site.slurm else "popen"})
-    words = [str(SCRIPTS / "hello.py"), str(report), f"--accelerator={preflight.accelerator}"]
-    if site.network_interface is not None:
-        words.append(f"--interface={site.network_interface}")
+    site = preflight.site
+    ranks = preflight.run.model_copy(update={"launcher": "srun" if site.slurm else "popen"})
+    words = [str(SCRIPTS / "hello.py"), str(report), f"--accelerator={site.accelerator}"]
+    if site.facts.network_interface is not None:
+        words.append(f"--interface={site.facts.network_interface}")
     words += [f"--dataset={path}" for path in preflight.datasets]
     folders = [SCRIPTS, report.parent, *(Path(path).resolve().parent for path in preflight.datasets)]
-    launch = build_launch(ranks, site, words, sys.executable, folders)
+    launch = build_launch(ranks, site, words, folders)
     rendezvous = report.with_suffix("")
     shutil.rmtree(rendezvous, ignore_errors=True)
     rendezvous.mkdir()
@@ -207,7 +205,7 @@ def check_report(report: Mapping[str, Any], preflight: Preflight) -> Iterator[Fi
     else:
         placed = "; ".join(f"{host}: local ranks {sorted(places)}" for host, places in hosts.items())
         yield bad(f"planned were {shape} ranks, found {placed}", PLACES_TASKS)
-    yield from _check_devices(ranks, preflight.cpus_per_device)
+    yield from _check_devices(ranks, preflight.run.settings.cpus_per_device)
     expected = shape.world_size * (shape.world_size + 1) / 2
     if wrong := [rank["rank"] for rank in ranks if rank["total"] != expected]:
         fix = "Set network_interface in the site file, and ask the site which one is right."

@@ -42,6 +42,9 @@ def failure_of(files: RankFiles, ended: Ended, limit_seconds: float) -> Failure:
     reason, permanent = _why(files, ended, cause, limit_seconds)
     if (free := free_bytes(setup.folder)) < FULL_BYTES:
         reason += f" {setup.folder} has {free:,} free bytes left: make room there."
+    # whole: the log may hold those of other ranks in its place
+    traceback = printable(cause.traceback.rstrip()).splitlines() if cause else []
+    tail = log_tail(setup.folder / OUTPUT)
     return Failure(
         definition=setup.definition,
         inputs=setup.inputs,
@@ -51,8 +54,7 @@ def failure_of(files: RankFiles, ended: Ended, limit_seconds: float) -> Failure:
         ended_at=later(setup.started_at, ended.seconds),
         limit_seconds=limit_seconds,
         seconds=setup.failed_seconds + ended.seconds,
-        traceback=printable(cause.traceback) if cause else "",
-        log_tail=log_tail(setup.folder / OUTPUT),
+        output=tail if set(traceback[-1:]) <= set(tail) else traceback,
     )
 
 
@@ -93,8 +95,7 @@ def _error(files: RankFiles, ended: Ended, cause: Rank | None) -> str:
     if addresses_of_program(files):
         return where_ranks_wait(files)
     if not ranks:
-        name = "the process of a rank" if files.setup.launcher == "popen" else "the launcher"
-        return f"no rank started, and {name} exited with code {ended.code}. Its output is below."
+        return f"no rank started, and the launcher exited with code {ended.code}. Its output is below."
     if missing := sorted(set(range(world_size)) - {rank.rank for rank in ranks}):
         return f"{len(ranks)} of {world_size} ranks started; missing: {', '.join(map(str, missing))}."
     # srun and torchrun end the peers of a rank that failed: those have left a note
@@ -117,7 +118,7 @@ def _last_place(files: RankFiles, ended: Ended) -> str:
     steps = steps_by_rank(files.probe)
     behind = [rank for rank, done in steps.items() if done == min(steps.values())]
     slowest = ""
-    if len(behind) < files.setup.world_size:
+    if 0 < len(behind) < files.setup.world_size:
         slowest = f" {name_ranks(behind, files.ranks())} made the fewest steps, {min(steps.values())}."
     hang = f"It may hang: its last step was {ended.silent_seconds:.0f} s ago."
     return f"at {progress}. {hang}{slowest} {last}"
@@ -166,21 +167,19 @@ def name_ranks(numbers: Iterable[int], states: Iterable[Rank]) -> str:
 
 # ---- errors of the file system
 
-FIXES = {
-    errno.ENOSPC: "Free space there; a quota may also be spent although space is free.",
-    errno.EDQUOT: "Your quota there is spent: delete files, or ask for more.",
-    errno.EFBIG: "A file may not be so large here: raise `ulimit -f`.",
-    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "Make it writable, or use another folder."),
-}
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def explain_os_error(folder: Path, error: OSError) -> str:
     """Return a message of what failed, with the path or else the folder, the reason and the fix."""
     path = Path(str(error.filename or folder))
-    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    room = f" ({free_bytes(path):,} bytes free)" if is_full else ""
-    fix = FIXES.get(error.errno or 0, "Check the file system there.")
-    return f"failed: {path}: {error.strerror or error}{room}. {fix} Then give the same command again."
+    fix = ". Check the file system there."
+    if error.errno in FULL:
+        fix = f" ({free_bytes(path):,} bytes free). Free space there; a quota or `ulimit -f` may be less."
+    elif error.errno in FORBIDDEN:
+        fix = ". Make it writable, or use another folder."
+    return f"failed: {path}: {error.strerror or error}{fix} Then give the same command again."
 
 
 def free_bytes(path: Path) -> int:

@@ -44,10 +44,10 @@ class QueuedJob:
         return self.comment.partition("_wildcards_")[2]
 
 
-def queued_jobs(*options: str, tries: int = 3) -> list[QueuedJob]:
+def queued_jobs(*options: str) -> list[QueuedJob]:
     """Return this user's jobs in the queue, or those that options of squeue choose; none if it fails."""
     # a folder may hold any character, so it is last
-    answer = ask("squeue", "--noheader", "--me", *options, "--format=%A|%T|%S|%r|%k|%Z", tries=tries)
+    answer = ask("squeue", "--noheader", "--me", *options, "--format=%A|%T|%S|%r|%k|%Z", tries=3)
     lines = answer.text.splitlines() if answer.ok else []
     return [QueuedJob(*line.split("|", 5)) for line in lines if line.count("|") >= 5]
 
@@ -57,7 +57,8 @@ def queued_runs(plan: Plan) -> dict[tuple[str, str], QueuedJob]:
     known = {
         f"{experiment}_{run}": (experiment, run) for experiment, runs in plan["runs"].items() for run in runs
     }
-    jobs = queued_jobs(tries=1) if runs_in_slurm(plan) else []
+    # of two jobs of a run, the one that runs is last
+    jobs = sorted(queued_jobs() if runs_in_slurm(plan) else [], key=lambda job: job.state != "PENDING")
     here = str(Path.cwd())
     return {known[job.wildcards]: job for job in jobs if job.wildcards in known and job.folder == here}
 
@@ -68,14 +69,11 @@ def earlier_job(environ: Mapping[str, str]) -> str:
     this = jobs.get(environ.get("SLURM_JOB_ID", ""))
     if this is None or not this.wildcards:
         return ""
+    twins = [job for job in jobs.values() if (job.comment, job.folder) == (this.comment, this.folder)]
+    began = [this, *(job for job in twins if job.state != "PENDING")]
     # two that began in the same second: the lower number is first
-    began = {
-        (job.started, int(job.number)): job.number
-        for job in jobs.values()
-        if (job.comment, job.folder) == (this.comment, this.folder) and job.state != "PENDING"
-    }
-    first = min(began, default=None)
-    return began[first] if first and first < (this.started, int(this.number)) else ""
+    first = min(began, key=lambda job: (job.started, int(job.number)))
+    return "" if first == this else first.number
 
 
 def _of_job(job: str, field: str) -> str | None:

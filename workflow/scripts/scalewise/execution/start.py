@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from scalewise.config.catalog.program_files import command_for_folder
-from scalewise.plan.launch import Launch, SiteLaunch, site_command
+from scalewise.config.site import Site
+from scalewise.plan.launch import Launch, interpreter, site_command
 
 SCRIPTS = Path(__file__).parents[2]
 
@@ -47,10 +48,10 @@ class RankProcesses:
         """Exit code of the first process that failed; 0 without one."""
         inherited = {name: value for name, value in os.environ.items() if not TASK_VARIABLES.fullmatch(name)}
         try:
-            for further in launch.process_environments:
+            for environment in launch.environments:
                 process = subprocess.Popen(
                     launch.argv,
-                    env=inherited | launch.environment | further,
+                    env=inherited | environment,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -89,16 +90,15 @@ class RankProcesses:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def prepare_program(preparation: Mapping[str, Any], site: SiteLaunch) -> int:
+def prepare_program(preparation: Mapping[str, Any], site: Site) -> int:
     """Run the command of a preparation, once, on a machine with internet access; returns its exit code.
 
     Args:
-        preparation: ``Preparation`` as JSON.
+        preparation: The values of ``preparation`` in plan/runs.
         site: The commands and the container by which programs start on the site.
     """
     runs_in: str | None = preparation.get("working_directory")
-    ranks_python = site.python or (sys.executable if site.container is None else "python3")
-    python = command_for_folder(preparation["python"] or ranks_python, runs_in)
+    python = command_for_folder(preparation["python"] or interpreter(site), runs_in)
     command, *arguments = preparation["words"]
     command = command_for_folder(command, runs_in)
     argv = [*([python] if command.endswith(".py") or command == "-m" else []), command, *arguments]

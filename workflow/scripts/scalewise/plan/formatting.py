@@ -62,11 +62,6 @@ def points_text(points: float) -> str:
     return f"{points:.1f} points" if points >= 1 else f"{points:.2g} points"
 
 
-def milliseconds(seconds: float) -> str:
-    """Format the time of a step: ``12.3 ms``."""
-    return f"{format_3sig(seconds * 1e3)} ms"
-
-
 def duration_text(seconds: float) -> str:
     """Format a duration: ``40 s``, ``12 min``, ``3 h 20 min``, ``2 days 4 h``."""
     if seconds < 90:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import shlex
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from scalewise.config.catalog.program_files import program_command, program_files
-from scalewise.config.program import ARGUMENT, FOLDER, ProgramSettings
+from scalewise.config.catalog.program_files import program_command
+from scalewise.config.program import FOLDER, ProgramSettings
 from scalewise.config.settings import Settings
+from scalewise.config.site import Site
 from scalewise.config.templates import parts
 from scalewise.plan.launch import (
-    SiteLaunch,
-    site_command,
+    container_command,
+    interpreter,
+    program_folders,
     srun_step,
     thread_environment,
     torchrun_standalone,
@@ -22,7 +22,7 @@ from scalewise.plan.launch import (
 from scalewise.plan.plan_file import TrainJob
 from scalewise.plan.runs.allocation import sbatch_options
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.plan.runs.training_program import program_of
+from scalewise.plan.runs.training_program import program_of, run_values
 
 _SHELL_VALUES = {
     FOLDER: "output",
@@ -42,24 +42,10 @@ exit 1
 """The script of an experiment without an answer."""
 
 
-@dataclass(frozen=True)
-class TimeLimit:
-    """Time that a job requests.
-
-    Args:
-        minutes: The time.
-        reason: The measurement that it follows from, as a clause.
-    """
-
-    minutes: int
-    reason: str
-
-
 def job_script(
-    run: RunDefinition,
     job: TrainJob,
-    site: SiteLaunch,
-    time_limit: TimeLimit,
+    site: Site,
+    time_limit: tuple[int, str],
     path: Path,
     title: str,
     *,
@@ -68,23 +54,30 @@ def job_script(
     """Return a script that trains a run outside a study: for sbatch, or for bash on a site without Slurm.
 
     Args:
-        run: The run. The probe does not measure it.
-        job: Requests of the run's job.
+        job: The run's job in the study. The probe does not measure it here.
         site: Facts of the site.
-        time_limit: Replaces the job's.
+        time_limit: Minutes that the job requests, and the measurement that they follow from, as a clause.
         path: The script's, from there.
         title: The first comment.
         whole_nodes: Keep a request for whole nodes, as the training is billed for them.
     """
+    run = RunDefinition.model_validate_json(job["definition"])
     if isinstance(run.settings, Settings):  # to the end, with its weights
         settings = run.settings.model_copy(update={"steps": None, "save_model": True})
         run = run.model_copy(update={"settings": settings})
     folder, program = f"trained/{run.experiment}", program_of(run)
+    requests = []
+    if site.slurm:
+        # the signal ends a program that does not expect it; whole nodes may serve the measurement only
+        dropped = ("--signal=", "--time=", *(() if whole_nodes else ("--exclusive",)))
+        options = [word for word in sbatch_options(job["resources"]) if not word.startswith(dropped)]
+        requests = [f"#SBATCH {shlex.quote(word)}" for word in (f"--job-name={run.experiment}", *options)]
+        requests += [f"# {time_limit[1]}", f"#SBATCH --time={time_limit[0]}"]
     lines = [
         "#!/bin/bash",
         f"# {title}",
         f"#   {'sbatch' if site.slurm else 'bash'} {path} [FOLDER]   writes to FOLDER, by default {folder}",
-        *(_requests(run, job, time_limit, whole_nodes=whole_nodes) if site.slurm else ()),
+        *requests,
         "",
         "# the folder in which the study was run",
         f"cd {shlex.quote(str(Path.cwd()))} || exit 1",
@@ -96,18 +89,7 @@ def job_script(
     return "\n".join(lines) + "\n"
 
 
-def _requests(run: RunDefinition, job: TrainJob, limit: TimeLimit, *, whole_nodes: bool) -> Iterator[str]:
-    """Yield the options of sbatch, as comments that sbatch reads."""
-    yield f"#SBATCH --job-name={run.experiment}"
-    for word in sbatch_options(job["resources"]):
-        # the signal ends a program that does not expect it; whole nodes may serve the measurement only
-        if not word.startswith(("--signal=", "--time=")) and (whole_nodes or word != "--exclusive"):
-            yield f"#SBATCH {shlex.quote(word)}"
-    yield f"# {limit.reason}"
-    yield f"#SBATCH --time={limit.minutes}"
-
-
-def _variables(run: RunDefinition, program: ProgramSettings, site: SiteLaunch) -> dict[str, str]:
+def _variables(run: RunDefinition, program: ProgramSettings, site: Site) -> dict[str, str]:
     """Return the variables of the ranks, as text of the shell."""
     shape = run.shape
     variables = thread_environment(run.settings.cpus_per_device) | {"PYTHONUNBUFFERED": "1"}
@@ -116,10 +98,10 @@ def _variables(run: RunDefinition, program: ProgramSettings, site: SiteLaunch) -
     elif not site.slurm:
         gpus = ",".join(map(str, range(shape.devices_per_node)))
         variables["CUDA_VISIBLE_DEVICES"] = f"${{CUDA_VISIBLE_DEVICES:-{gpus}}}"
-    if site.network_interface is not None and shape.nodes > 1:
+    if site.facts.network_interface is not None and shape.nodes > 1:
         names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-        variables |= dict.fromkeys(names, shlex.quote(site.network_interface))
-    if site.container is not None:
+        variables |= dict.fromkeys(names, shlex.quote(site.facts.network_interface))
+    if site.facts.container is not None:
         variables |= {f"{name}_BIND": '"$output"' for name in ("APPTAINER", "SINGULARITY")}
     if site.slurm or program.starts == "itself":
         first_node = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
@@ -129,14 +111,11 @@ def _variables(run: RunDefinition, program: ProgramSettings, site: SiteLaunch) -
     return variables
 
 
-def _start(run: RunDefinition, program: ProgramSettings, site: SiteLaunch) -> Iterator[str]:
+def _start(run: RunDefinition, program: ProgramSettings, site: Site) -> Iterator[str]:
     """Yield the lines that start the ranks, or one process a node if the program starts its ranks."""
-    shape, by_rank = run.shape, program.starts != "itself"
-    tasks = shape.devices_per_node if by_rank else 1
-    python = site.python or (sys.executable if site.container is None else "python3")
-    in_container = site.model_copy(update={"prelude": ()})
-    visible = _visible(program)
-    prelude = [f"eval {shlex.quote(line)} || exit 1" for line in site.prelude]
+    by_rank, python = program.starts != "itself", interpreter(site)
+    visible = program_folders(program)
+    prelude = [f"eval {shlex.quote(line)} || exit 1" for line in site.facts.prelude]
     start: tuple[str, ...] = ("bash", "-c", "rank")
     command = _command(run, program, python)
     # as torchrun sets them
@@ -145,44 +124,25 @@ def _start(run: RunDefinition, program: ProgramSettings, site: SiteLaunch) -> It
         if by_rank:
             place += [
                 "export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS GROUP_RANK=$SLURM_NODEID",
-                f"export LOCAL_RANK=$SLURM_LOCALID LOCAL_WORLD_SIZE={tasks}",
+                f"export LOCAL_RANK=$SLURM_LOCALID LOCAL_WORLD_SIZE={run.shape.devices_per_node}",
                 # frameworks read it, to train as one of several ranks
                 "export TORCHELASTIC_RUN_ID=$SLURM_JOB_ID",
             ]
         place, prelude = [*prelude, *place], []
-        command = f"{shlex.join(site_command(in_container, visible, ()))} {command}".lstrip()
-        cpus = run.settings.cpus_per_device * shape.devices_per_node // tasks
-        start = (*srun_step(shape.nodes, tasks, cpus), *start)
+        command = f"{shlex.join(container_command(site, visible, ()))} {command}".lstrip()
+        start = (*srun_step(run, by_rank=by_rank), *start)
     else:
         if by_rank:
-            start = torchrun_standalone(python, tasks, ("--no-python", *start))
-        start = site_command(in_container, visible, start)
+            start = torchrun_standalone(python, run.shape, ("--no-python", *start))
+        start = container_command(site, visible, start)
     yield from ("", f"# the command of each {'rank' if by_rank else 'node'}", "rank() {")
     yield from (f"    {line}" for line in (*place, f"exec {command}"))
     yield from ("}", "export -f rank", "", *prelude, shlex.join(start))
 
 
-def _visible(program: ProgramSettings) -> Sequence[Path]:
-    """Return the folders that a program reads, for the container."""
-    files = [*program_files(program), *map(Path, program.files)]
-    folders = [path.resolve().parent for path in files]
-    return [*folders, *([Path(program.working_directory).absolute()] if program.working_directory else [])]
-
-
 def _command(run: RunDefinition, program: ProgramSettings, python: str) -> str:
     """Return the program's command as text of the shell."""
-    shape = run.shape
-    values = {
-        "devices": shape.world_size,
-        "devices_per_node": shape.devices_per_node,
-        "nodes": shape.nodes,
-        "batch_size_per_device": run.batch_size_per_device,
-        "global_batch_size": run.global_batch_size,
-        "accumulation_steps": program.accumulation_steps,
-        "seed": program.seed,
-        **{f"{ARGUMENT}{name}": value for name, value in program.argument.items()},
-    }
-    folder = program.working_directory
+    values, folder = run_values(run, program), program.working_directory
     changes = [f"--chdir={shlex.quote(str(Path(folder).absolute()))}"] if folder is not None else []
     changes += [f"{name}={_shell_word(str(text), values)}" for name, text in program.environment.items()]
     words = [shlex.join(program_command(program, python, ()))]

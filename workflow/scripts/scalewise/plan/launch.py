@@ -8,111 +8,38 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
-from scalewise.config.settings import LauncherName
-from scalewise.config.shape import Shape, ShapeText
-from scalewise.config.site import Container, Site
+from scalewise.config.catalog.program_files import program_files
+from scalewise.config.program import ProgramSettings
+from scalewise.config.shape import Shape
+from scalewise.config.site import Site
 from scalewise.plan.runs.run_definition import RunDefinition
-
-
-class RankLaunch(BaseModel):
-    """The shape and the launcher of ranks.
-
-    Args:
-        cpus_per_device: Threads of each rank.
-        rendezvous: ``tcp``, or ``file`` if a cluster closes its ports.
-    """
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
-
-    shape: ShapeText
-    accelerator: Literal["cpu", "cuda"]
-    cpus_per_device: int
-    launcher: LauncherName
-    rendezvous: Literal["tcp", "file"]
-
-    @classmethod
-    def for_run(cls, run: RunDefinition) -> RankLaunch:
-        """Take the facts from a run."""
-        return cls(
-            shape=run.shape,
-            accelerator=run.accelerator,
-            cpus_per_device=run.settings.cpus_per_device,
-            launcher=run.launcher,
-            rendezvous=run.settings.rendezvous,
-        )
-
-
-class SiteLaunch(BaseModel):
-    """Facts of a site that decide how ranks start there.
-
-    Args:
-        slurm: Whether srun starts a job's ranks, inside its allocation.
-        python: Interpreter of the ranks; None for the one that runs now.
-        prelude: Lines of shell before the program, on every node, outside of a container.
-        container: Image, runtime and lines of shell inside; None without a container.
-        container_arguments: Options of the container's program before the image.
-        network_interface: Interface between nodes; None for the one with the address of the node's name.
-    """
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
-
-    slurm: bool = False
-    python: str | None = None
-    prelude: tuple[str, ...] = ()
-    container: Container | None = None
-    container_arguments: tuple[str, ...] = ()
-    network_interface: str | None = None
-
-    @classmethod
-    def of(cls, site: Site) -> SiteLaunch:
-        """Take the facts from a checked site."""
-        facts = site.facts
-        arguments: Sequence[str] = ["--nv"] if site.accelerator == "cuda" else []
-        if facts.container is not None and facts.container.arguments is not None:
-            arguments = facts.container.arguments
-        return cls(
-            slurm=site.slurm is not None,
-            python=facts.python,
-            prelude=tuple(facts.prelude),
-            container=facts.container,
-            container_arguments=tuple(arguments),
-            network_interface=facts.network_interface,
-        )
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A command with its additions to the environment; no shell splits it.
+    """A command; no shell splits it.
 
     Args:
-        name: The launcher, for the records.
         argv: Program and arguments.
-        environment: Variables of every rank.
-        process_environments: Further variables of each process to start: every rank, or the process that
-            starts them.
+        environments: Variables to add for each process to start: every rank, or the process that starts them.
         shown: The command for logs, which others may read: without prelude and container, which may hold
             secrets.
     """
 
-    name: str
     argv: tuple[str, ...]
-    environment: dict[str, str]
-    process_environments: tuple[dict[str, str], ...] = ({},)
-    shown: tuple[str, ...] = ()
+    environments: tuple[dict[str, str], ...]
+    shown: tuple[str, ...]
 
 
 def build_launch(
-    ranks: RankLaunch,
-    site: SiteLaunch,
+    run: RunDefinition,
+    site: Site,
     rank_words: Sequence[str],
-    python: str,
     visible: Sequence[Path],
     *,
     once_a_node: bool = False,
@@ -120,59 +47,54 @@ def build_launch(
     """Build the command that starts the ranks of a run.
 
     Args:
-        ranks: Their launcher is srun (a task per device), popen (a process per device, on this machine),
-            torchrun or spawn (a process per node).
+        run: Its launcher is srun (a task per device), popen (a process per device, on this machine) or
+            torchrun (a process per node).
         site: Facts of the site.
         rank_words: Script and arguments of one rank; ``start_ranks.py``, which starts the ranks of a node, is
             in the same folder.
-        python: Interpreter if neither site nor container name one.
         visible: Folders that the ranks read and write, for the container.
         once_a_node: Start one process a node, with any launcher; the process starts its ranks.
     """
-    launcher, shape = ranks.launcher, ranks.shape
-    interpreter = site.python or (python if site.container is None else "python3")
-    process_environments: tuple[dict[str, str], ...] = ({},)
-    tasks_per_node = 1
-    if once_a_node:
-        program: tuple[str, ...] = (interpreter, "-u", *rank_words)
-    elif launcher == "srun":
-        program = (interpreter, *rank_words)
-        tasks_per_node = shape.devices_per_node
-    elif launcher == "popen":
-        # -u: the output of a killed rank must be in the log
-        program = (interpreter, "-u", *rank_words)
-        tasks_per_node = shape.devices_per_node
-        process_environments = tuple(
-            rank_environment(local, shape) for local in range(shape.devices_per_node)
-        )
-        if site.container is not None:
-            process_environments = tuple(map(keep_in_container, process_environments))
-    # under Slurm, start_ranks.py starts torchrun and handles the signal before a job's end
-    elif launcher == "torchrun" and shape.nodes == 1 and not site.slurm:
-        program = torchrun_standalone(interpreter, shape.devices_per_node, rank_words)
-    else:
-        program = (interpreter, str(Path(rank_words[0]).with_name("start_ranks.py")), *rank_words)
-    step: tuple[str, ...] = ()
-    if site.slurm:
-        cpus_per_task = ranks.cpus_per_device * shape.devices_per_node // tasks_per_node
-        step = srun_step(shape.nodes, tasks_per_node, cpus_per_task)
-    hidden = [f"[{key}]" for key in ("prelude", "container") if getattr(site, key)]
+    shape, python = run.shape, interpreter(site)
+    by_rank = run.launcher in {"srun", "popen"} and not once_a_node
+    # -u: the output of a killed rank must be in the log
+    program: tuple[str, ...] = (python, "-u", *rank_words)
+    if run.launcher == "torchrun" and not once_a_node:
+        # under Slurm, start_ranks.py starts torchrun and handles the signal before a job's end
+        start_ranks = (python, str(Path(rank_words[0]).with_name("start_ranks.py")), *rank_words)
+        program = start_ranks if site.slurm else torchrun_standalone(python, shape, rank_words)
+    environments = [thread_environment(run.settings.cpus_per_device)]
+    if run.launcher == "popen" and by_rank:
+        ranks = range(shape.devices_per_node)
+        environments = [environments[0] | rank_environment(local, shape) for local in ranks]
+    if (container := site.facts.container) is not None:
+        environments = [keep_in_container(each, container.runtime) for each in environments]
+    step = srun_step(run, by_rank=by_rank) if site.slurm else ()
+    hidden = [f"[{key}]" for key in ("prelude", "container") if getattr(site.facts, key)]
     return Launch(
-        launcher,
-        (*step, *site_command(site, visible, program)),
-        thread_environment(ranks.cpus_per_device),
-        process_environments,
-        shown=(*step, *hidden, *program),
+        (*step, *site_command(site, visible, program)), (*environments,), shown=(*step, *hidden, *program)
     )
 
 
-def torchrun_standalone(python: str, processes: int, program: Sequence[str]) -> tuple[str, ...]:
+def interpreter(site: Site) -> str:
+    """Return the interpreter of a site's ranks: by default the one that runs now."""
+    return site.facts.python or (sys.executable if site.facts.container is None else "python3")
+
+
+def program_folders(program: ProgramSettings) -> list[Path]:
+    """Return the folders that a program reads and runs in, for the container; each may be behind a link."""
+    files = [*program_files(program), *map(Path, program.files)]
+    runs_in = [Path(program.working_directory).absolute()] if program.working_directory else []
+    return [*(path.resolve().parent for path in files), *runs_in]
+
+
+def torchrun_standalone(python: str, shape: Shape, program: Sequence[str]) -> tuple[str, ...]:
     """Return the command that starts the ranks of one node by torchrun.
 
     ``--standalone`` lets the store choose a free port. Without ``--local-addr`` the rendezvous hangs if the
     host name does not resolve.
     """
-    return (python, "-m", "torch.distributed.run", *standalone_options(processes), *program)
+    return (python, "-m", "torch.distributed.run", *standalone_options(shape.devices_per_node), *program)
 
 
 def standalone_options(processes: int) -> tuple[str, ...]:
@@ -180,38 +102,45 @@ def standalone_options(processes: int) -> tuple[str, ...]:
     return ("--standalone", "--local-addr=127.0.0.1", "--nnodes=1", f"--nproc-per-node={processes}")
 
 
-def srun_step(nodes: int, tasks_per_node: int, cpus_per_task: int) -> tuple[str, ...]:
-    """Return the start of a command that runs a program as a job step, with the same tasks on each node.
+def srun_step(run: RunDefinition, *, by_rank: bool) -> tuple[str, ...]:
+    """Return the start of a command that runs a program as a job step: a task a rank, or one a node.
 
     All options are given: the executor removes Slurm's variables from the job's environment, and srun
     has not inherited ``--cpus-per-task`` since 22.05. Without ``--kill-on-bad-exit`` the peers of a
     dead rank would continue. ``--mpi=none``: the ranks find each other.
     """
+    nodes, devices = run.shape.nodes, run.shape.devices_per_node
+    tasks = devices if by_rank else 1
     return (
         *("srun", "--kill-on-bad-exit=1", "--mpi=none", "--input=none"),
-        *(f"--nodes={nodes}", f"--ntasks={nodes * tasks_per_node}", f"--ntasks-per-node={tasks_per_node}"),
-        f"--cpus-per-task={cpus_per_task}",
+        *(f"--nodes={nodes}", f"--ntasks={nodes * tasks}", f"--ntasks-per-node={tasks}"),
+        f"--cpus-per-task={run.settings.cpus_per_device * devices // tasks}",
     )
 
 
-def site_command(start: SiteLaunch, visible: Sequence[Path], program: Sequence[str]) -> tuple[str, ...]:
-    """Build the site's command for a program: prelude, container, the container's prelude, the program.
+def site_command(site: Site, visible: Sequence[Path], program: Sequence[str]) -> tuple[str, ...]:
+    """Build the site's command for a program: prelude, container, the container's prelude, the program."""
+    return with_prelude(site.facts.prelude, container_command(site, visible, program))
+
+
+def container_command(site: Site, visible: Sequence[Path], program: Sequence[str]) -> tuple[str, ...]:
+    """Build the command for a program in the site's container, if there is one.
 
     Args:
-        start: Facts of the site.
+        site: Facts of the site.
         visible: Folders that are visible in the container, in addition to the working folder.
         program: The program and its arguments.
     """
-    container = start.container
-    if container is not None:
-        here = Path.cwd()
-        folders = dict.fromkeys(str(path) for path in (here, *visible))
-        binds = [f"--bind={folder}" for folder in (*folders, *container.binds)]
-        program = (
-            *(container.runtime, "exec", *start.container_arguments, *binds, f"--pwd={here}"),
-            *(container.image, *with_prelude(container.prelude, program, "container.prelude")),
-        )
-    return with_prelude(start.prelude, program)
+    container = site.facts.container
+    if container is None:
+        return tuple(program)
+    here = Path.cwd()
+    folders = dict.fromkeys(str(path) for path in (here, *visible))
+    binds = [f"--bind={folder}" for folder in (*folders, *container.binds)]
+    return (
+        *(container.runtime, "exec", *site.container_arguments, *binds, f"--pwd={here}"),
+        *(container.image, *with_prelude(container.prelude, program, "container.prelude")),
+    )
 
 
 _PRELUDE = """\
@@ -239,8 +168,7 @@ def with_prelude(lines: Sequence[str], program: Sequence[str], key: str = "prelu
 
 def _first_word(line: str) -> str:
     """Return the command of a line of shell without the rest, which may hold a secret."""
-    match = re.match(r"\W*[\w./+-]*", line)
-    word = match[0] if match is not None else ""
+    word = re.findall(r"^\W*[\w./+-]*", line)[0]
     return word if word == line.rstrip() else f"{word} ..."
 
 
@@ -255,13 +183,13 @@ def rank_environment(local_rank: int, shape: Shape, node_rank: int = 0) -> dict[
     return {name: str(value) for name, value in zip(RANK_VARIABLES, place, strict=True)}
 
 
-def keep_in_container(variables: Mapping[str, str]) -> dict[str, str]:
+def keep_in_container(variables: dict[str, str], runtime: str) -> dict[str, str]:
     """Add copies of variables that a container's program gets although ``--cleanenv`` removes all others.
 
     Source: Apptainer's and Singularity's user guides, "Environment and Metadata".
     """
-    prefixes = ("", "APPTAINERENV_", "SINGULARITYENV_")
-    return {f"{prefix}{name}": value for prefix in prefixes for name, value in variables.items()}
+    prefix = f"{Path(runtime).name.upper()}ENV_"
+    return variables | {f"{prefix}{name}": value for name, value in variables.items()}
 
 
 def thread_environment(cpus_per_device: int) -> dict[str, str]:

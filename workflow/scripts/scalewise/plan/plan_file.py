@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -20,28 +19,17 @@ PLAN_FOLDER = Path(".snakemake/scalewise")
 Value = int | str
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Limits of a run that its job observes; Snakemake and Slurm do not get them.
-
-    Args:
-        limit_seconds: Most time of all starts of a run together, less than that of their jobs: a run that the
-            scheduler ends leaves no reason.
-        timeout_seconds: A rank waits this long for another.
-        limit_over_tries: Whether the limit is for all of Snakemake's tries together, as in a budget.
-    """
-
-    limit_seconds: float
-    timeout_seconds: int
-    limit_over_tries: bool = False
-
-
 class TrainJob(TypedDict):
-    """The job of one run: what Snakemake requests for it, and what it trains.
+    """The job of one run: what Snakemake requests for it, what it trains, and limits that it observes itself.
 
     Args:
         site: Key of ``Plan.sites``.
-        limits: ``Limits`` of its command.
+        threads: All cores on one machine: runs must not overlap. On a cluster, the CPUs of a node's ranks.
+        resources: As the executor plugin reads them.
+        limit_seconds: Most time of all starts of a run together, less than that of their jobs: a run that the
+            scheduler ends leaves no reason.
+        limit_over_tries: Whether the limit is for all of Snakemake's tries together, as in a budget.
+        timeout_seconds: A rank waits this long for another.
         definition: All that defines the run, as canonical JSON.
         inputs: Input files.
         priority: Snakemake starts the highest first.
@@ -50,22 +38,12 @@ class TrainJob(TypedDict):
     site: str
     threads: int
     resources: dict[str, Value]
-    limits: dict[str, Any]
+    limit_seconds: float
+    limit_over_tries: bool
+    timeout_seconds: int
     definition: str
     inputs: dict[str, str | list[str]]
     priority: int
-
-
-class SitePlan(TypedDict):
-    """The site, or one of its partitions, as jobs read it.
-
-    Args:
-        launch: The way in which it starts ranks: ``SiteLaunch`` as JSON.
-        preflight: The largest run there and the cluster's facts: ``Preflight`` as JSON.
-    """
-
-    launch: dict[str, Any]
-    preflight: dict[str, Any]
 
 
 class ExperimentPlan(TypedDict):
@@ -88,13 +66,14 @@ class Plan(TypedDict):
     """A study as its jobs and commands read it.
 
     Args:
-        sites: Each partition that runs are made on; the site by an empty name without partitions.
-        preparations: Commands that users' programs need before any job: ``Preparation.as_json``, by name.
+        sites: Each partition that runs are made on, ``Site`` as JSON; the site by an empty name without
+            partitions.
+        preparations: Commands that users' programs need before any job, as JSON, by name.
         experiments: Experiments by name, in the order of the file.
         runs: Runs by experiment and name.
     """
 
-    sites: dict[str, SitePlan]
+    sites: dict[str, str]
     preparations: dict[str, str]
     experiments: dict[str, ExperimentPlan]
     runs: dict[str, dict[str, TrainJob]]
@@ -114,7 +93,7 @@ def latest_plan(folder: Path = PLAN_FOLDER) -> str:
 
 def runs_in_slurm(plan: Plan) -> bool:
     """Return whether the runs of a study are jobs of Slurm: on one partition they are on all."""
-    return any(site["launch"].get("slurm", False) for site in plan["sites"].values())
+    return any(json.loads(site)["facts"]["slurm"] for site in plan["sites"].values())
 
 
 def read_plan(environ: Mapping[str, str]) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import textwrap
@@ -16,6 +17,7 @@ from scalewise.config.settings import Settings
 from scalewise.config.shape import Shape, count_devices
 from scalewise.plan.formatting import counts_text, format_3sig, listed, shortened
 from scalewise.plan.planned_study import Part, Study
+from scalewise.plan.runs.allocation import most_jobs
 from scalewise.plan.runs.rounds import known_rounds, requested_repeats
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import RECORD, Failure, RecordError, read_run, seconds_between
@@ -26,16 +28,8 @@ MAX_WARNINGS = 5
 HEADINGS = ("", "runs", "shape", "batch", "length", "device-hours")
 """Shape is nodes x devices per node, batch that of one device."""
 
-NOT_REQUESTED = (
-    "_cores",
-    "_nodes",
-    "attempt",
-    "device_budget",
-    "mem",
-    "mpi",
-    "shared_node",
-    "slurm_extra",
-    "tmpdir",
+NOT_REQUESTED = re.compile(
+    "_cores|_nodes|attempt|device_budget|disk.*|mem|mpi|shared_node|slurm_extra|tmpdir|.*_mib"
 )
 """Resources that are Snakemake's own, or follow from others."""
 
@@ -48,6 +42,7 @@ class PlannedPoint:
     """One device count of one series, its repeats together.
 
     Args:
+        part: Its experiment, on its partition.
         run: The first repeat.
         requested: Number of repeats that are requested.
         done: Those of them that have a result as they are defined now.
@@ -56,6 +51,7 @@ class PlannedPoint:
         warnings: On finished runs that are trained again, and on damaged records.
     """
 
+    part: Part
     run: RunDefinition
     requested: int
     done: int
@@ -100,17 +96,17 @@ def plan_lines(
         requests: Resources of the runs that are to be made.
         refused: Failures of runs that are not started, as they would fail again.
     """
-    points = [(part, list(_points(part, results))) for part in study.parts]
-    rows = [point for _, of_part in points for point in of_part if point.requested]
+    points = [point for part in study.parts for point in _points(part, results)]
+    rows = [point for point in points if point.requested]
     yield from _table(rows[:MAX_ROWS])
     if len(rows) > MAX_ROWS:
         yield f"... and {len(rows) - MAX_ROWS} more points"
     sentences = [
-        *(text for part, of_part in points for text in _choice(part, of_part, results)),
+        *(text for part in study.parts for text in _choice(part, points, results)),
         f"{_to_do(rows)} {_devices(study)}",
         *_refused(refused),
         *_requests(requests, study),
-        *_whole_nodes(study, points),
+        *_whole_nodes(rows),
         *_warnings(study, rows),
     ]
     for sentence in sentences:
@@ -119,14 +115,14 @@ def plan_lines(
         )
 
 
-def _points(planned: Part, results: Path) -> Iterator[PlannedPoint]:
-    spec, folder = planned.experiment, results / planned.name
+def _points(part: Part, results: Path) -> Iterator[PlannedPoint]:
+    spec, folder = part.experiment, results / part.name
     requested = requested_repeats(spec, known_rounds(spec, folder))
-    for start in range(0, len(planned.runs), spec.max_repeats):
-        first = planned.runs[start]
+    for start in range(0, len(part.runs), spec.max_repeats):
+        first = part.runs[start]
         warnings: list[str] = []
         seconds: list[float] = []
-        for run in planned.runs[start : start + requested[first.point]]:
+        for run in part.runs[start : start + requested[first.point]]:
             path = folder / "runs" / run.run
             if not (path / RECORD).exists():
                 continue
@@ -141,9 +137,10 @@ def _points(planned: Part, results: Path) -> Iterator[PlannedPoint]:
                 origin = record.provenance
                 seconds.append(seconds_between(origin.started_at, origin.ended_at) if origin else 0.0)
         measured = next((each for each in seconds if each > 0), None)
-        hours = spec.runtime_minutes / 60 if measured is None else measured / 3600
-        hours *= planned.site.held_devices(first.shape)
-        yield PlannedPoint(first, requested[first.point], len(seconds), hours, measured is not None, warnings)
+        hours = part.site.held_devices(first.shape) * (measured or 60 * spec.runtime_minutes) / 3600
+        yield PlannedPoint(
+            part, first, requested[first.point], len(seconds), hours, measured is not None, warnings
+        )
 
 
 def _change(before: RunDefinition, now: RunDefinition) -> str:
@@ -169,24 +166,21 @@ def _table(points: Sequence[PlannedPoint]) -> Iterator[str]:
         yield "  ".join(["", cut.ljust(widths[0]), *numbers])
 
 
-def _choice(planned: Part, points: Sequence[PlannedPoint], results: Path) -> Iterator[str]:
+def _choice(part: Part, points: Sequence[PlannedPoint], results: Path) -> Iterator[str]:
     """Yield the counts that an experiment chooses among, and the most that this may cost."""
-    spec = planned.experiment
+    spec = part.experiment
     if not spec.chooses_devices:
         return
     if spec.budget is None:
-        cost = format_3sig(sum(point.hours * spec.max_repeats for point in points))
+        cost = format_3sig(sum(point.hours * spec.max_repeats for point in points if point.part is part))
         limit = "`budget: {device_hours: ...}` sets a limit"
     else:
-        rounds = known_rounds(spec, results / planned.name)
+        rounds = known_rounds(spec, results / part.name)
         cost = f"{spec.budget.device_hours:.4g}"
         limit = f"{format_3sig((rounds[-1].spent_device_hours or 0.0) if rounds else 0.0)} are spent"
-    counts = sorted({run.shape.world_size for run in planned.runs})
-    where = f" on {planned.partition}" if planned.partition else ""
-    yield (
-        f"{planned.name} chooses among {counts_text(counts)} devices{where}: at most {cost} device-hours; "
-        f"{limit}."
-    )
+    counts = counts_text(sorted({run.shape.world_size for run in part.runs}))
+    where = f" on {part.partition}" if part.partition else ""
+    yield f"{part.name} chooses among {counts} devices{where}: at most {cost} device-hours; {limit}."
 
 
 def _to_do(points: Sequence[PlannedPoint]) -> str:
@@ -207,9 +201,8 @@ def _devices(study: Study) -> str:
     on: dict[str, list[str]] = {}
     for partition, site in study.partitions.items():
         on.setdefault(f"{kinds[site.accelerator]}, {site.devices_per_node} per node", []).append(partition)
-    if len(on) == 1:
-        return f"Devices are {next(iter(on))}."
-    return f"Devices are {'; '.join(f'{kind} on {listed(names)}' for kind, names in on.items())}."
+    texts = [f"{kind} on {listed(names)}" if len(on) > 1 else kind for kind, names in on.items()]
+    return f"Devices are {'; '.join(texts)}."
 
 
 def _refused(refused: Mapping[tuple[str, str], Failure]) -> Iterator[str]:
@@ -227,59 +220,55 @@ def _requests(requests: Requests, study: Study) -> Iterator[str]:
     """Yield what jobs request of Slurm, with the profile's part: what all do, then a line for each shape."""
     if study.site.slurm is None:
         return
-    by_shape: dict[tuple[str, Shape, tuple[str, ...]], list[dict[str, str]]] = {}
-    common: dict[str, str] | None = None
-    for run in (run for key, run in study.runs.items() if key in requests):
-        words = _words(requests[run.experiment, run.run])
-        by_shape.setdefault((run.partition, run.shape, tuple(words)), []).append(words)
-        common = words if common is None else {k: v for k, v in common.items() if words.get(k) == v}
-    # these make a shape
-    common = {k: v for k, v in (common or {}).items() if k not in {"nodes", "--ntasks-per-node"}}
+    by_shape: dict[tuple[str, Shape], list[dict[str, str]]] = {}
+    for key, run in study.runs.items():
+        if key in requests:
+            by_shape.setdefault((run.partition, run.shape), []).append(_words(requests[key]))
+    jobs = [words for of_shape in by_shape.values() for words in of_shape]
+    # those that make a shape are in its line
+    common = {
+        name: value
+        for name, value in (jobs[0] if jobs else {}).items()
+        if name not in {"nodes", "--ntasks-per-node"} and all(words.get(name) == value for words in jobs)
+    }
     if common:
         yield f"Each job requests {_shown(common)}"
-    for (partition, shape, names), alike in sorted(by_shape.items(), key=lambda each: each[0]):
-        values = {name: {words[name] for words in alike} for name in names if name not in common}
-        shown = _shown({name: "|".join(sorted(each, key=_by_size)) for name, each in values.items()})
-        yield f"  {shape}{f' on {partition}' if partition else ''}: {shown}"
+    for (partition, shape), of_shape in sorted(by_shape.items()):
+        values: dict[str, str] = {}
+        for name, value in (item for words in of_shape for item in words.items() if item[0] not in common):
+            others = values.get(name, value).split("|")
+            values[name] = "|".join(dict.fromkeys([*others, value]))
+        yield f"  {shape}{f' on {partition}' if partition else ''}: {_shown(values)}"
     if shutil.which("sbatch") is None:
         yield "Warning: there is no sbatch on this machine, so the plan cannot be started here."
     for name, parts in study.experiments.items():
-        if (jobs := max(study.allocations[name, run.run].jobs for part in parts for run in part.runs)) > 1:
-            yield f"A run of {name} takes up to {jobs} jobs, each from the checkpoint of the one before."
+        most = max(most_jobs(part.experiment.runtime_minutes, part.site.longest_minutes) for part in parts)
+        if most > 1:
+            yield f"A run of {name} takes up to {most} jobs, each from the checkpoint of the one before."
 
 
 def _words(resources: Mapping[str, Any]) -> dict[str, str]:
     """Return the resources of a job, and its options of sbatch, with their values as text of the shell."""
-    words = {
-        name: str(value)
-        for name, value in resources.items()
-        if not (name in NOT_REQUESTED or name.endswith("_mib") or name.startswith("disk"))
-    }
+    words = {name: str(value) for name, value in resources.items() if not NOT_REQUESTED.fullmatch(name)}
     for option in shlex.split(str(resources.get("slurm_extra", ""))):
         name, _, value = option.partition("=")
         words[name] = shlex.quote(value) if value else ""
     return words
 
 
-def _by_size(value: str) -> tuple[int, str]:
-    return len(value), value
-
-
 def _shown(words: Mapping[str, str]) -> str:
     return " ".join(f"{name}={value}" if value else name for name, value in words.items())
 
 
-def _whole_nodes(study: Study, points: Sequence[tuple[Part, Sequence[PlannedPoint]]]) -> Iterator[str]:
+def _whole_nodes(points: Sequence[PlannedPoint]) -> Iterator[str]:
     """Yield the price of whole nodes for runs that leave a part free."""
-    more = 0.0
-    for site, point in ((part.site, point) for part, of_part in points for point in of_part):
-        run = point.run
-        if study.allocations[run.experiment, run.run].holds_unused:
-            share = site.billed_devices(run.shape) / site.held_devices(run.shape)
-            more += point.left * point.hours * (1 - share)
-    if more > 0:
+    idle = 0.0
+    for point in points:
+        site, shape = point.part.site, point.run.shape
+        idle += point.left * point.hours * (1 - site.billed_devices(shape) / site.held_devices(shape))
+    if idle > 0:
         yield (
-            f"Runs on a part of a node hold whole nodes: {more:.3f} of these device-hours are idle. "
+            f"Runs on a part of a node hold whole nodes: {idle:.3f} of these device-hours are idle. "
             "`exclusive: false` in the site file turns that off."
         )
 

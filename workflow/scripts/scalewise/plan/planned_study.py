@@ -1,22 +1,25 @@
-"""A study as it is planned: the parts of its experiments, their runs, and where these run."""
+"""A study as it is planned, and the plan that its rules and jobs read."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from scalewise.config.errors import StudyError
 from scalewise.config.experiment import AnyExperiment
 from scalewise.config.program import ProgramSettings
-from scalewise.config.settings import Settings
 from scalewise.config.shape import Shape
-from scalewise.config.site import Site, Sites
-from scalewise.plan.runs.allocation import Allocation
+from scalewise.config.site import Site
+from scalewise.plan.plan_file import PLAN_FOLDER, Plan, TrainJob
+from scalewise.plan.runs.allocation import train_job
 from scalewise.plan.runs.rounds import Round, known_rounds, requested_runs
-from scalewise.plan.runs.run_definition import RunDefinition, canonical_json
-from scalewise.plan.runs.runs import Preparation, partition_of, preparation
-from scalewise.records import RecordError, read_run
+from scalewise.plan.runs.run_definition import RunDefinition, canonical_json, digest
+from scalewise.plan.runs.runs import partition_of, preparation
+from scalewise.records import RecordError, read_run, replaced_whole
 
 CHANGE_NO_NUMBER = {"proposal", "title", "runtime_minutes", "memory_gb", "timeout_seconds"}
 """Keys of an experiment on which no run and no answer depends."""
@@ -100,17 +103,18 @@ class Study:
 
     Args:
         parts: Each experiment, in the order of the file, on each partition that it compares.
-        sites: The site and its partitions.
+        site: The site, or its default partition.
         warnings: Sentences about choices that are allowed but rarely intended.
-        runs: Every job of every experiment, by (experiment, run).
-        allocations: The resources of every run, by the same keys.
     """
 
     parts: Sequence[Part]
-    sites: Sites
+    site: Site
     warnings: Sequence[str]
-    runs: Mapping[tuple[str, str], RunDefinition] = field(repr=False)
-    allocations: Mapping[tuple[str, str], Allocation] = field(repr=False)
+
+    @cached_property
+    def runs(self) -> dict[tuple[str, str], RunDefinition]:
+        """Every run of every experiment, by (experiment, run)."""
+        return {(part.name, run.run): run for part in self.parts for run in part.runs}
 
     @property
     def experiments(self) -> dict[str, list[Part]]:
@@ -119,11 +123,6 @@ class Study:
         for part in self.parts:
             found.setdefault(part.name, []).append(part)
         return found
-
-    @property
-    def site(self) -> Site:
-        """The site, or its default partition."""
-        return self.sites.default
 
     @property
     def partitions(self) -> dict[str, Site]:
@@ -138,21 +137,54 @@ class Study:
         except RecordError:
             return False
 
-    @property
-    def datasets(self) -> list[str]:
-        """Names of the prepared datasets."""
-        return list(
-            dict.fromkeys(
-                run.settings.dataset for run in self.runs.values() if isinstance(run.settings, Settings)
-            )
-        )
 
-    @property
-    def preparations(self) -> dict[str, Preparation]:
-        """Commands that users' programs need before any job, by name."""
-        needed = (
-            preparation(run.settings)
-            for run in self.runs.values()
-            if isinstance(run.settings, ProgramSettings) and run.settings.prepare
-        )
-        return {each.name: each for each in needed}
+def make_plan(study: Study) -> Plan:
+    """Make the plan of a checked study."""
+    runs: dict[str, dict[str, TrainJob]] = {name: {} for name in study.experiments}
+    for part in study.parts:
+        runs[part.name] |= {run.run: train_job(run, part.experiment, part.site) for run in part.runs}
+    programs = [run.settings for run in study.runs.values() if isinstance(run.settings, ProgramSettings)]
+    preparations = [preparation(program) for program in programs if program.prepare]
+    return {
+        "sites": {name: site.model_dump_json() for name, site in study.partitions.items()},
+        "preparations": {digest(each): each for each in preparations},
+        "experiments": {
+            name: {
+                "title": parts[0].experiment.title or name,
+                "definitions": {part.partition: part.definition for part in parts},
+                "proposal": parts[0].proposal,
+                "job_script": site_digest([part.site for part in parts], runs[name]),
+            }
+            for name, parts in study.experiments.items()
+        },
+        "runs": runs,
+    }
+
+
+def site_digest(sites: Sequence[Site], runs: Mapping[str, TrainJob]) -> str:
+    """Return a digest of the site's facts in a job script, which requests nothing without Slurm."""
+    requests = {name: job["resources"] for name, job in runs.items()} if sites[0].slurm else {}
+    return digest(canonical_json([[site.model_dump_json() for site in sites], requests]))
+
+
+def write_plan(plan: Plan, folder: Path = PLAN_FOLDER) -> Path:
+    """Write a plan for its jobs and return its absolute path.
+
+    Its name is a hash of its content, so two workflows at once in one folder each read their own. Only the
+    user may read it: a line of a site's prelude may hold a secret.
+
+    Raises:
+        StudyError: The file cannot be written.
+    """
+    text = json.dumps(plan)
+    path = folder.absolute() / f"plan-{digest(text)}.json"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replaced_whole(path) as temporary:
+            temporary.touch(mode=0o600)
+            temporary.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StudyError(
+            [f"{path}: cannot be written ({error.strerror}). Make room or change permissions there."]
+        ) from error
+    return path

@@ -26,7 +26,6 @@ from scalewise.plan.checks.experiment import (
 )
 from scalewise.plan.checks.partitions import choose_sites, fit_devices
 from scalewise.plan.planned_study import Part, Study
-from scalewise.plan.runs.allocation import allocate
 from scalewise.plan.runs.rounds import requested_runs, resolve_choice
 from scalewise.plan.runs.runs import expand, series_name
 from scalewise.plan.sites import read_sites
@@ -82,12 +81,7 @@ def load_study(
     lines += [problem.render(_origin(problem.place, sources)) for problem in dict.fromkeys(problems)]
     if lines:
         raise StudyError(lines)
-    runs = {(part.name, run.run): run for part in parts for run in part.runs}
-    allocations = {
-        (part.name, run.run): allocate(run, part.experiment, part.site) for part in parts for run in part.runs
-    }
-    warnings = dict.fromkeys(_warnings(sources, sites, parts))
-    return Study(parts, sites, list(warnings), runs, allocations)
+    return Study(parts, sites.default, list(dict.fromkeys(_warnings(sources, sites, parts))))
 
 
 def check_spelling(file: str | Path) -> None:

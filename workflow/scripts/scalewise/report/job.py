@@ -10,9 +10,9 @@ from typing import Any
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.statistics import ENOUGH_REPEATS
 from scalewise.config.shape import count_devices
+from scalewise.config.site import Site
 from scalewise.plan.formatting import duration_text, percent, pluralize
-from scalewise.plan.job_script import MISSING_JOB_SCRIPT, TimeLimit, job_script
-from scalewise.plan.launch import SiteLaunch
+from scalewise.plan.job_script import MISSING_JOB_SCRIPT, job_script
 from scalewise.plan.plan_file import Plan
 from scalewise.plan.runs.allocation import START_UP_MINUTES
 from scalewise.plan.runs.run_definition import RunDefinition
@@ -42,9 +42,8 @@ def answer_job(facts: Facts, plan: Plan, path: Path) -> str:
     spec = AnalysisSpec.from_json(plan["experiments"][name]["definitions"][run.partition])
     held, billed = (each.get(devices) for each in (spec.held_devices, spec.billed_devices))
     return job_script(
-        run,
         job,
-        SiteLaunch.model_validate(plan["sites"][job["site"]]["launch"]),
+        Site.model_validate_json(plan["sites"][job["site"]]),
         time_limit(
             next(row for row in facts.rows if row["recommended"]), int(job["resources"].get("runtime", 0))
         ),
@@ -54,8 +53,8 @@ def answer_job(facts: Facts, plan: Plan, path: Path) -> str:
     )
 
 
-def time_limit(point: Mapping[str, Any], planned_minutes: int) -> TimeLimit:
-    """Return the time that one more run of a point needs, with a margin.
+def time_limit(point: Mapping[str, Any], planned_minutes: int) -> tuple[int, str]:
+    """Return the minutes that one more run of a point needs, with a margin, and what they follow from.
 
     Args:
         point: A row of the scaling table.
@@ -64,12 +63,12 @@ def time_limit(point: Mapping[str, Any], planned_minutes: int) -> TimeLimit:
     seconds, n = point["wall_seconds_next"], point["wall_n"]
     if math.isnan(seconds):
         reason = "the time of the study's jobs: no whole run was measured, so set what a whole run needs"
-        return TimeLimit(planned_minutes, reason)
+        return planned_minutes, reason
     spread = ""
     if n >= ENOUGH_REPEATS:
         bounds = (duration_text(point[f"wall_seconds{end}"]) for end in ("_low", "_high"))
         spread = f" (95 % interval {' to '.join(bounds)})"
-    return TimeLimit(
+    return (
         math.ceil(seconds * (1 + MARGIN) / 60) + START_UP_MINUTES,
         f"mean of {pluralize(str(int(n)), 'run')}: {duration_text(point['wall_seconds'])}{spread}; one more "
         f"takes at most {duration_text(seconds)} (95 % confidence); {percent(MARGIN, 0)} and "

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from scalewise.config.catalog.datasets import prepared_path
+from scalewise.config.shape import Shape
+from scalewise.config.site import Site
 from scalewise.config.slurm import Slurm
-from scalewise.plan.launch import RankLaunch
-from scalewise.plan.plan_file import Value
-from scalewise.plan.planned_study import Study
+from scalewise.plan.plan_file import Plan, Value
 from scalewise.plan.runs.allocation import sbatch_options
+from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.site.cluster import Facts, parse_config, read_accounts
 from scalewise.site.commands import SUBMISSION_COMMANDS, Answer, ask, missing_commands
 
@@ -44,19 +44,32 @@ class Finding:
 ok, bad, unknown = partial(Finding, "ok"), partial(Finding, "bad"), partial(Finding, "unknown")
 
 
-class Preflight(RankLaunch):
-    """Facts that a preflight checks: the site's, and the largest run of the study.
+@dataclass(frozen=True)
+class Preflight:
+    """What a preflight checks on a partition.
 
     Args:
-        slurm: Facts of the cluster; None for one machine.
+        site: The partition's facts.
+        run: The largest run there.
         requests: Resources of the largest run, with the time of the longest one, and those of the smallest
             one, by their shapes.
         datasets: Paths of the prepared files that every rank must be able to read.
     """
 
-    slurm: Slurm | None
-    requests: dict[str, dict[str, Value]]
-    datasets: list[str]
+    site: Site
+    run: RunDefinition
+    requests: Mapping[str, Mapping[str, Value]]
+    datasets: Sequence[str]
+
+    @property
+    def slurm(self) -> Slurm | None:
+        """Facts of the cluster; None for one machine."""
+        return self.site.slurm
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of the largest run."""
+        return self.run.shape
 
     @property
     def options(self) -> list[str]:
@@ -64,22 +77,19 @@ class Preflight(RankLaunch):
         return sbatch_options(self.requests[str(self.shape)])
 
     @classmethod
-    def of(cls, study: Study, partition: str) -> Preflight:
-        """Describe the largest and the smallest run of a study on a partition."""
-        parts = [part for part in study.parts if part.site.partition == partition]
-        keys = sorted(
-            ((part.name, run.run) for part in parts for run in part.runs),
-            key=lambda key: (study.runs[key].shape.world_size, study.runs[key].settings.cpus_per_device),
-        )
-        smallest, largest = study.runs[keys[0]], study.runs[keys[-1]]
-        minutes = max(study.allocations[key].minutes for key in keys)
-        requests = {str(largest.shape): {**study.allocations[keys[-1]].resources, "runtime": minutes}}
-        requests.setdefault(str(smallest.shape), dict(study.allocations[keys[0]].resources))
+    def of(cls, plan: Plan, partition: str) -> Preflight:
+        """Find the largest and the smallest run of a study on a partition."""
+        jobs = [job for runs in plan["runs"].values() for job in runs.values() if job["site"] == partition]
+        runs = [(RunDefinition.model_validate_json(job["definition"]), job["resources"]) for job in jobs]
+        runs.sort(key=lambda each: (each[0].shape.world_size, each[0].settings.cpus_per_device))
+        (smallest, least), (largest, most) = runs[0], runs[-1]
+        minutes = max(int(resources["runtime"]) for _, resources in runs)
         return cls(
-            **dict(RankLaunch.for_run(largest)),
-            slurm=study.partitions[partition].slurm,
-            requests=requests,
-            datasets=[str(prepared_path(dataset)) for dataset in study.datasets],
+            site=Site.model_validate_json(plan["sites"][partition]),
+            run=largest,
+            requests={str(largest.shape): {**most, "runtime": minutes}}
+            | ({} if smallest.shape == largest.shape else {str(smallest.shape): least}),
+            datasets=sorted({str(job["inputs"]["dataset"]) for job in jobs if job["inputs"]["dataset"]}),
         )
 
 

@@ -1,17 +1,17 @@
-"""Allocations of runs, in the terms of Slurm and of Snakemake. They do not define a result."""
+"""Jobs of runs, in the terms of Slurm and of Snakemake. Their requests do not define a result."""
 
 from __future__ import annotations
 
 import math
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from scalewise.config.experiment import AnyExperiment
 from scalewise.config.site import Site
-from scalewise.config.slurm import RESOURCES_OF_OPTIONS
-from scalewise.plan.plan_file import Limits, Value
+from scalewise.config.slurm import RESOURCES_OF_OPTIONS, Slurm
+from scalewise.plan.plan_file import TrainJob, Value
 from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.plan.runs.runs import input_files, priority
 
 MB_PER_GB = 1000
 START_UP_MINUTES = 2
@@ -20,8 +20,9 @@ START_UP_MINUTES = 2
 EARLY_SECONDS = 60
 """Slurm may send a signal this long before the requested time."""
 
-SIGNAL_SECONDS = 60
-"""A job of several gets SIGUSR1 this long before its end: its run stops, and goes back into the queue."""
+SIGNAL_SECONDS, LAST_SIGNAL_SECONDS = 60, 30
+"""A job of several gets SIGUSR1 this long before its end: its run stops, and goes back into the queue. The
+only job of a run gets it later, once the run's own limit has passed."""
 
 LEAST_SECONDS = 30
 """Least time for training in a job, without its start and the signal."""
@@ -40,30 +41,6 @@ PLACE_RESOURCES = {
 """Resources of the executor plugin by which Slurm chooses a job's nodes, by options of sbatch."""
 
 
-@dataclass(frozen=True)
-class Allocation:
-    """Resources of a run.
-
-    Args:
-        threads: All cores on one machine: runs must not overlap. On a cluster, the CPUs of a node's ranks.
-        resources: As the executor plugin reads them.
-        limits: Observed by the run itself.
-        jobs: Most jobs that the run takes, one after the other.
-        holds_unused: Whether it requests whole nodes, and leaves a part of them free.
-    """
-
-    threads: int
-    resources: Mapping[str, Value]
-    limits: Limits
-    jobs: int = 1
-    holds_unused: bool = False
-
-    @property
-    def minutes(self) -> int:
-        """The scheduler ends a job after this time."""
-        return int(self.resources["runtime"])
-
-
 def sbatch_options(resources: Mapping[str, Value]) -> list[str]:
     """Return the resources of a job as options of sbatch."""
     options = {**PLACE_RESOURCES, "nodes": "nodes"}
@@ -75,33 +52,54 @@ def sbatch_options(resources: Mapping[str, Value]) -> list[str]:
     return [*place, *shlex.split(str(resources.get("slurm_extra", ""))), *needs]
 
 
-def allocate(run: RunDefinition, experiment: AnyExperiment, site: Site) -> Allocation:
-    """Allocate a run on a site, by the time limit and memory of its experiment.
+def train_job(run: RunDefinition, experiment: AnyExperiment, site: Site) -> TrainJob:
+    """Make the job of a run on a site, by the time limit and memory of its experiment."""
+    limit_seconds = 60 * experiment.runtime_minutes
+    resources: dict[str, Value] = {
+        "runtime": experiment.runtime_minutes,
+        "mem_mb": node_memory_mb(run, experiment, site),
+    }
+    threads = ALL_CORES
+    if site.slurm is not None:
+        threads = run.shape.devices_per_node * run.settings.cpus_per_device
+        resources["runtime"], limit_seconds, signal_seconds = split_walltime(
+            experiment.runtime_minutes, site.longest_minutes
+        )
+        resources |= slurm_resources(run, site, site.slurm, signal_seconds)
+    return {
+        "site": site.partition,
+        "threads": threads,
+        "resources": resources,
+        "limit_seconds": limit_seconds,
+        "limit_over_tries": experiment.budget is not None,
+        "timeout_seconds": experiment.timeout_seconds,
+        "definition": run.as_json(),
+        "inputs": input_files(run),
+        "priority": priority(run),
+    }
+
+
+def slurm_resources(run: RunDefinition, site: Site, slurm: Slurm, signal_seconds: int) -> dict[str, Value]:
+    """Return what a run requests of Slurm, apart from time and memory.
 
     ``mpi`` with an empty value: with the key, the plugin does not wrap the run in a srun of one task; with an
     empty value, it does not refuse runs of one device. ``gpu`` and ``gpus`` must not be used: they would
     place GPUs unevenly over nodes. Without ``gres`` the plugin needs ``tasks``, or it adds ``--ntasks=1``;
     with it, ``tasks`` would become ``--ntasks-per-gpu``. ``USR1@`` and not ``B:USR1@``: the ranks get the
     signal; it would kill the job's shell.
+
+    Args:
+        run: The run.
+        site: Where it runs.
+        slurm: The site's cluster.
+        signal_seconds: Time of the signal before the job's end; 0 for none.
     """
-    devices, slurm = run.shape.devices_per_node, site.slurm
-    memory = node_memory_mb(devices, experiment, site)
-    minutes = experiment.runtime_minutes
-    one_job = (minutes, 60 * minutes, 0, 1)
-    split = one_job if slurm is None else split_walltime(minutes, site.longest_minutes)
-    minutes, limit_seconds, signal_seconds, jobs = split
-    limits = Limits(
-        limit_seconds=limit_seconds,
-        timeout_seconds=experiment.timeout_seconds,
-        limit_over_tries=experiment.budget is not None,
-    )
-    if slurm is None:
-        return Allocation(ALL_CORES, {"runtime": minutes, "mem_mb": memory}, limits)
-    cpus = devices * run.settings.cpus_per_device
+    shape, cpus = run.shape, run.settings.cpus_per_device
+    devices = shape.devices_per_node
     requests_gpus = slurm.requests_gpus(site.accelerator)
     gpus = f"{slurm.gpu_type}:{devices}" if slurm.gpu_type else f"{devices}"
     # without a request for GPUs, Slurm knows only a job's CPUs
-    leaves_free = devices < site.devices_per_node if requests_gpus else cpus < site.cpus_per_node
+    leaves_free = devices < site.devices_per_node if requests_gpus else devices * cpus < site.cpus_per_node
     exclusive = leaves_free if slurm.exclusive is None else slurm.exclusive
     # the executor plugin refuses some options among others, and takes them as resources
     is_resource = {word: word[2:].partition("=")[0] in RESOURCES_OF_OPTIONS for word in slurm.extra}
@@ -110,30 +108,28 @@ def allocate(run: RunDefinition, experiment: AnyExperiment, site: Site) -> Alloc
     extra += [f"--signal=USR1@{signal_seconds}"] if signal_seconds else []
     resources: dict[str, Value] = {
         "mpi": "",
-        "nodes": run.shape.nodes,
-        "cpus_per_task": run.settings.cpus_per_device,
-        "runtime": minutes,
-        "mem_mb": memory,
+        "nodes": shape.nodes,
+        "cpus_per_task": cpus,
         # the profile's budget counts it; neither Slurm nor the plugin reads this name
-        "device_budget": site.devices_per_node * run.shape.nodes if exclusive else run.shape.world_size,
+        "device_budget": site.devices_per_node * shape.nodes if exclusive else shape.world_size,
     }
-    if requests_gpus and any(mark in gpus for mark in "-+@"):
+    if not requests_gpus:
+        resources["tasks"] = shape.world_size
+    elif any(mark in gpus for mark in "-+@"):
         # the plugin's gres accepts no type with such a character
         extra.insert(1, f"--gpus-per-node={gpus}")
-    elif requests_gpus:
+        resources["tasks"] = shape.world_size
+    else:
         resources["gres"] = f"gpu:{gpus}"
-    if "gres" not in resources:
-        resources["tasks"] = run.shape.world_size
     if leaves_free and not exclusive:
         resources[SHARED_NODE] = 1
     resources["slurm_extra"] = shlex.join(extra)
     placed = {"slurm_account": slurm.account, "slurm_partition": slurm.partition}
     placed |= dict(word[2:].split("=", 1) for word in slurm.extra if is_resource[word])
-    resources |= {name: value for name, value in placed.items() if value is not None}
-    return Allocation(cpus, resources, limits, jobs, leaves_free and exclusive)
+    return resources | {name: value for name, value in placed.items() if value is not None}
 
 
-def split_walltime(runtime_minutes: int, longest_minutes: int | None) -> tuple[int, int, int, int]:
+def split_walltime(runtime_minutes: int, longest_minutes: int | None) -> tuple[int, int, int]:
     """Divide a run's time: one job with additional time for its end, or several of the longest.
 
     Args:
@@ -141,18 +137,24 @@ def split_walltime(runtime_minutes: int, longest_minutes: int | None) -> tuple[i
         longest_minutes: The longest job that the site allows; None if unknown.
 
     Returns:
-        Minutes of each job, seconds of the run over all its jobs, seconds before a job's end at which its
-        ranks get SIGUSR1 (0 for none), and the most jobs that the run takes.
+        Minutes of each job, seconds of the run over all its jobs, and seconds before a job's end at which its
+        ranks get SIGUSR1 (0 for none).
     """
-    limit, job_minutes = runtime_minutes * 60, runtime_minutes + START_UP_MINUTES
+    limit, job_minutes = 60 * runtime_minutes, runtime_minutes + START_UP_MINUTES
     if longest_minutes is None or job_minutes <= longest_minutes:
         # after the run's limit, at which it stops itself, and not while it starts
-        spare = job_minutes * 60 - limit - EARLY_SECONDS
-        return job_minutes, limit, min(SIGNAL_SECONDS, spare // 2), 1
+        return job_minutes, limit, LAST_SIGNAL_SECONDS
+    if most_jobs(runtime_minutes, longest_minutes) > 1:
+        return longest_minutes, limit, SIGNAL_SECONDS
+    return longest_minutes, min(limit, 60 * longest_minutes - 30), 0
+
+
+def most_jobs(runtime_minutes: int, longest_minutes: int | None) -> int:
+    """Return the most jobs that a run takes, one after the other; see ``split_walltime``."""
+    if longest_minutes is None or runtime_minutes + START_UP_MINUTES <= longest_minutes:
+        return 1
     seconds = trained_seconds(longest_minutes)
-    if seconds >= LEAST_SECONDS:
-        return longest_minutes, limit, SIGNAL_SECONDS, math.ceil(limit / seconds)
-    return longest_minutes, min(limit, longest_minutes * 60 - 30), 0, 1
+    return math.ceil(60 * runtime_minutes / seconds) if seconds >= LEAST_SECONDS else 1
 
 
 def trained_seconds(longest_minutes: int) -> int:
@@ -160,11 +162,11 @@ def trained_seconds(longest_minutes: int) -> int:
     return longest_minutes * 60 - START_UP_MINUTES * 30 - EARLY_SECONDS - SIGNAL_SECONDS
 
 
-def node_memory_mb(devices: int, experiment: AnyExperiment, site: Site) -> int:
+def node_memory_mb(run: RunDefinition, experiment: AnyExperiment, site: Site) -> int:
     """Return the MB on each node: the experiment's, or else its devices' share of the node; 0 for none."""
     if experiment.memory_gb is not None:
         return round(experiment.memory_gb * MB_PER_GB)
     whole = site.facts.memory_gb_per_node
     if site.slurm is None or whole is None:
         return 0
-    return int(whole * MB_PER_GB * devices / site.devices_per_node)
+    return int(whole * MB_PER_GB * run.shape.devices_per_node / site.devices_per_node)

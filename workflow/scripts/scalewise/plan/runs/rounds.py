@@ -8,11 +8,10 @@ none. The rounds are in ``results/{experiment}/repeats``, those of each partitio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
-from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -20,7 +19,7 @@ from scalewise.config.experiment import AnyExperiment, Devices, RepeatsKey
 from scalewise.config.site import Site
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.runs.runs import combinations, partition_of, points, points_by_series, settings_of
-from scalewise.records import RecordError, read_record
+from scalewise.records import RecordError, read_failure, read_record, read_run, seconds_between
 
 FOLDER = "repeats"
 """Folder of the rounds, in the results of an experiment."""
@@ -46,7 +45,6 @@ class Round(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
-    record_version: Literal[2] = 2
     experiment: str
     number: int
     rule: RepeatsKey
@@ -64,11 +62,6 @@ class Round(BaseModel):
         more = {point: total - self.repeats.get(point, 0) for point, total in self.requested.items()}
         return {point: runs for point, runs in more.items() if runs > 0}
 
-    @property
-    def requests_more(self) -> bool:
-        """Whether another round follows."""
-        return bool(self.further)
-
 
 def round_file(folder: Path, number: int, prefix: str = "") -> Path:
     """Return the path of a round's file below the experiment's folder; rounds are counted from 1."""
@@ -81,27 +74,33 @@ def part_prefix(spec: AnyExperiment) -> str:
     return f"{partition}." if partition else ""
 
 
-def iter_rounds(file_of: Callable[[int], str | Path | None]) -> Iterator[Round]:
-    """Yield the rounds in order, up to one that requests no more runs.
+def iter_rounds(
+    folder: Path, prefix: str = "", check: Callable[[int], object] | None = None
+) -> Iterator[Round]:
+    """Yield the rounds on disk in order, up to one that requests no more runs.
 
     Args:
-        file_of: Returns the file of a round; None ends the iteration.
+        folder: Results of the experiment.
+        prefix: ``part_prefix`` of the experiment.
+        check: Called with the number of each round before it is read.
 
     Raises:
         RecordError: a file is damaged.
     """
     for number in count(1):
-        path = file_of(number)
-        if path is None:
+        path = round_file(folder, number, prefix)
+        if not path.exists():
             return
-        judged = read_record(Path(path), Round)
+        if check is not None:
+            check(number)
+        judged = read_record(path, Round)
         yield judged
-        if not judged.requests_more:
+        if not judged.further:
             return
 
 
 def judged_rounds(
-    get: Callable[..., Any], name: str, spec: AnyExperiment, before: int | None = None
+    get: Callable[..., object], name: str, spec: AnyExperiment, before: int | None = None
 ) -> Iterator[Round]:
     """Yield the rounds of an experiment, on one partition, that are up to date for Snakemake.
 
@@ -118,14 +117,11 @@ def judged_rounds(
     Raises:
         RecordError: a file is damaged.
     """
-
-    def file_of(number: int) -> str | None:
-        if number == before or not round_file(Path("results") / name, number, part_prefix(spec)).exists():
-            return None
-        made: str = get(experiment=name, part=part_prefix(spec), round=number).output[0]
-        return made
-
-    return iter_rounds(file_of)
+    prefix = part_prefix(spec)
+    rounds = iter_rounds(
+        Path("results") / name, prefix, lambda number: get(experiment=name, part=prefix, round=number)
+    )
+    return islice(rounds, None if before is None else before - 1)
 
 
 def required_rounds(spec: AnyExperiment, rounds: Iterable[Round]) -> list[int]:
@@ -133,8 +129,8 @@ def required_rounds(spec: AnyExperiment, rounds: Iterable[Round]) -> list[int]:
     if not spec.has_rounds:
         return []
     judged = list(rounds)
-    more = not judged or judged[-1].requests_more
-    return list(range(1, len(judged) + 1 + more))
+    ended = judged and not judged[-1].further
+    return list(range(1, len(judged) + (1 if ended else 2)))
 
 
 def known_rounds(spec: AnyExperiment, folder: Path) -> list[Round]:
@@ -148,14 +144,9 @@ def known_rounds(spec: AnyExperiment, folder: Path) -> list[Round]:
         folder: The experiment's results.
     """
     valid: list[Round] = []
-
-    def file_of(number: int) -> Path | None:
-        path = round_file(folder, number, part_prefix(spec))
-        return path if path.exists() else None
-
     if spec.has_rounds:
         with suppress(RecordError):
-            for judged in iter_rounds(file_of):
+            for judged in iter_rounds(folder, part_prefix(spec)):
                 if judged.rule.min != spec.repeats.min or judged.chooses != spec.chooses_devices:
                     break
                 valid.append(judged)
@@ -166,7 +157,7 @@ def is_settled(spec: AnyExperiment, rounds: Sequence[Round]) -> bool:
     """Whether no round can request further runs."""
     if not spec.has_rounds:
         return True
-    return bool(rounds) and rounds[-1].rule == spec.repeats and not rounds[-1].requests_more
+    return bool(rounds) and rounds[-1].rule == spec.repeats and not rounds[-1].further
 
 
 def requested_repeats(spec: AnyExperiment, rounds: Iterable[Round]) -> dict[str, int]:
@@ -208,8 +199,6 @@ def requested_runs(
         spec: The experiment.
         rounds: The rounds so far; not read if the experiment has none.
     """
-    if not spec.has_rounds:
-        return list(runs)
     repeats = requested_repeats(spec, rounds)
     return [run for run in runs if run.repeat <= repeats[run.point]]
 
@@ -248,3 +237,40 @@ def counts_that_divide_batches(counts: Sequence[int], experiment: AnyExperiment)
         for count in counts
         if all((each.global_batch_size or 0) % (count * each.accumulation_steps) == 0 for each in series)
     ]
+
+
+# ---- what has been spent
+
+
+def device_hours(seconds: float, devices: int, billed: Mapping[int, float]) -> float:
+    """Return the device-hours, as billed, of a job.
+
+    Args:
+        seconds: Length of the job.
+        devices: Devices that it uses.
+        billed: Devices that are paid, by device count, if they are more than that.
+    """
+    return billed.get(devices, float(devices)) * seconds / 3600
+
+
+def spent_device_hours(runs_folder: Path, billed: Mapping[int, float], partition: str) -> float:
+    """Return the device-hours of all runs in a folder, failed ones included, by those records that are whole.
+
+    Args:
+        runs_folder: Holds a folder for each run.
+        billed: Devices that are paid, by device count, if they are more than a run uses.
+        partition: Counts the runs on this one only.
+    """
+    hours = 0.0
+    for folder in sorted(runs_folder.glob("*")):
+        with suppress(RecordError):
+            seconds = 0.0
+            if (failed := read_failure(folder)) is not None:
+                definition, seconds = failed.definition, failed.seconds
+            else:
+                definition, origin = (found := read_run(folder)).definition, found.provenance
+                if origin is not None:
+                    seconds = origin.failed_seconds + seconds_between(origin.started_at, origin.ended_at)
+            if definition.partition == partition:
+                hours += device_hours(seconds, definition.shape.world_size, billed)
+    return hours

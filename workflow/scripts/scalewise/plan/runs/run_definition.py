@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any, Literal
 
@@ -74,3 +75,8 @@ def parse_run_name(name: str) -> tuple[str, int]:
 def canonical_json(value: object) -> str:
     """Return JSON that does not depend on the order of keys."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def digest(text: str) -> str:
+    """Return a short hash of a text, for names of files and for comparisons."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from scalewise.config.catalog.datasets import prepared_path
@@ -15,7 +15,7 @@ from scalewise.config.program import ARGUMENT, AnySettings, ProgramSettings
 from scalewise.config.settings import LauncherName, Settings
 from scalewise.config.shape import Shape
 from scalewise.config.templates import fill_in, names_in
-from scalewise.plan.runs.run_definition import NO_OPTIONS, RunDefinition, canonical_json
+from scalewise.plan.runs.run_definition import NO_OPTIONS, RunDefinition, canonical_json, digest
 
 Options = tuple[tuple[str, Any], ...]
 """The swept keys of a series with their values, in the order of the configuration's model."""
@@ -27,8 +27,6 @@ _SHORT = {
     "crop_padding": "crop",
     "gradient_as_bucket_view": "bucket-view",
     "horizontal_flip": "flip",
-    "learning_rate_scaling": "rate-scaling",
-    "learning_rate_warmup_epochs": "rate-warmup",
     "stop_patience_epochs": "patience",
 }
 """Short forms of keys in a run's name. A changed entry would rename, and so repeat, runs."""
@@ -37,28 +35,27 @@ _SHORT = {
 def input_files(run: RunDefinition) -> dict[str, str | list[str]]:
     """Return the files that training needs: prepared data.
 
-    Of a user's program: its files, and those that the user names.
+    Of a user's program: its files, those that the user names, and the file that exists once it is prepared.
     """
     settings = run.settings
-    if isinstance(settings, ProgramSettings):
-        return {
-            "dataset": [],
-            "program": [str(path) for path in program_files(settings)],
-            # prepare may not have made them yet; the run's records hold their hashes
-            "files": [] if settings.prepare else list(settings.files),
-            "prepared": preparation(settings).marker if settings.prepare else [],
-        }
-    return {"dataset": str(prepared_path(settings.dataset))}
-
-
-def seed_of(settings: AnySettings, repeat: int) -> int:
-    """Return the seed of a repeat: each has another, so that accuracies are independent."""
-    return settings.seed + repeat - 1
+    if not isinstance(settings, ProgramSettings):
+        return {"dataset": str(prepared_path(settings.dataset))}
+    prepared = f"resources/prepared/{digest(preparation(settings))}.done"
+    return {
+        "dataset": [],
+        "program": [str(path) for path in program_files(settings)],
+        # prepare may not have made them yet; the run's records hold their hashes
+        "files": [] if settings.prepare else list(settings.files),
+        "prepared": prepared if settings.prepare else [],
+    }
 
 
 def repeat_settings(settings: AnySettings, repeat: int) -> AnySettings:
-    """Return the settings of one repeat of a series; the launcher is the run's, not the training's."""
-    return settings.model_copy(update={"seed": seed_of(settings, repeat), "launcher": None})
+    """Return the settings of one repeat of a series: with another seed, so that accuracies are independent.
+
+    The launcher is the run's, not the training's.
+    """
+    return settings.model_copy(update={"seed": settings.seed + repeat - 1, "launcher": None})
 
 
 def batch_per_device(settings: AnySettings, world_size: int) -> int:
@@ -75,59 +72,32 @@ def global_batch(settings: AnySettings, world_size: int) -> int:
     return batch_per_device(settings, world_size) * world_size * settings.accumulation_steps
 
 
-@dataclass(frozen=True)
-class Preparation:
-    """A command for the login node, done once for all runs that need it.
+def preparation(settings: ProgramSettings) -> str:
+    """Return the command that a program needs once on the login node, as canonical JSON.
 
-    Args:
-        name: A hash of its command and environment.
-        marker: The file that exists once it is done.
-        words: Program and arguments.
-        python: The interpreter of a Python file; None for that of the ranks.
-        environment: Variables that the configuration adds.
-        working_directory: The folder that it runs in; None for that of snakemake.
+    It has the words, with the program's custom values filled in, the ``python`` of a Python file (None for
+    that of the ranks), the variables that the configuration adds, and the folder that it runs in (None for
+    that of snakemake).
     """
-
-    name: str
-    marker: str
-    words: tuple[str, ...]
-    python: str | None
-    environment: Mapping[str, str]
-    working_directory: str | None = None
-
-    @property
-    def as_json(self) -> str:
-        """Canonical JSON for the command that does it, without the default of a later key."""
-        omitted = {"working_directory"} if self.working_directory is None else set()
-        return canonical_json({key: value for key, value in asdict(self).items() if key not in omitted})
-
-
-def preparation(settings: ProgramSettings) -> Preparation:
-    """Return the preparation of a program that has one, with its custom values filled in."""
     values = {f"{ARGUMENT}{name}": value for name, value in settings.argument.items()}
-    words = tuple(fill_in(str(word), values) for word in settings.prepare)
-    environment = {
-        name: fill_in(str(value), {})
-        for name, value in settings.environment.items()
-        if not names_in(str(value))
-    }
-    runs_in = settings.working_directory
-    definition = canonical_json([words, settings.python, environment, *filter(None, [runs_in])])
-    digest = hashlib.sha256(definition.encode()).hexdigest()[:12]
-    marker = f"resources/prepared/{digest}.done"
-    return Preparation(digest, marker, words, settings.python, environment, runs_in)
+    environment = settings.environment.items()
+    return canonical_json(
+        {
+            "words": [fill_in(str(word), values) for word in settings.prepare],
+            "python": settings.python,
+            "environment": {
+                name: fill_in(str(value), {}) for name, value in environment if not names_in(str(value))
+            },
+            "working_directory": settings.working_directory,
+        }
+    )
 
 
 def option_label(key: str, value: object) -> str:
     """Name an option: ``epochs: 5`` -> ``epochs-5``, ``horizontal_flip: true`` -> ``flip-on``."""
     short = _SHORT.get(key, key.removeprefix(ARGUMENT).replace("_", "-"))
-    if isinstance(value, bool):
-        text = "on" if value else "off"
-    else:
-        text = "".join(
-            char if char.isascii() and (char.isalnum() or char in "._-") else "-" for char in str(value)
-        )
-    return f"{short}-{text}"
+    text = {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+    return f"{short}-{re.sub('[^A-Za-z0-9._-]', '-', text)}"
 
 
 def series_label(options: Options) -> str:
@@ -153,28 +123,25 @@ def excluded(experiment: AnyExperiment, options: Options, devices: int | str) ->
 
 
 def excludes(entry: Mapping[str, Any], options: Options, devices: int | str) -> bool:
-    """Whether an entry of ``exclude`` matches a combination at a device count."""
+    """Whether an entry of ``exclude`` matches a combination at a device count; true is not 1, 1 is 1.0."""
     actual = dict(options) | {"devices": devices}
-    return all(key in actual and is_same_value(value, actual[key]) for key, value in entry.items())
-
-
-def is_same_value(one: object, other: object) -> bool:
-    """Whether two values of a configuration are equal; true is not 1, but 1 is 1.0."""
-    return isinstance(one, bool) == isinstance(other, bool) and one == other
+    return all(
+        key in actual and actual[key] == value and isinstance(actual[key], bool) == isinstance(value, bool)
+        for key, value in entry.items()
+    )
 
 
 def settings_of(experiment: AnyExperiment, options: Options) -> AnySettings:
     """Return the settings of one series: the experiment's with the options of the series."""
-    if isinstance(experiment, ProgramSettings):
-        fixed = {key: getattr(experiment, key) for key in ProgramSettings.model_fields}
-        custom = {key.removeprefix(ARGUMENT): value for key, value in options if key.startswith(ARGUMENT)}
-        keys = {key: value for key, value in options if not key.startswith(ARGUMENT)}
-        return ProgramSettings.model_construct(
-            **(fixed | keys | {"argument": dict(experiment.argument) | custom})
-        )
+    kind = ProgramSettings if isinstance(experiment, ProgramSettings) else Settings
     # the values were validated as parts of the experiment and of its sweep
-    fixed = {key: getattr(experiment, key) for key in Settings.model_fields}
-    return Settings.model_construct(**(fixed | dict(options)))
+    values = {key: getattr(experiment, key) for key in kind.model_fields}
+    for key, value in options:
+        if key.startswith(ARGUMENT):
+            values["argument"] = {**values["argument"], key.removeprefix(ARGUMENT): value}
+        else:
+            values[key] = value
+    return kind.model_construct(**values)
 
 
 def partition_of(experiment: AnyExperiment) -> str:
@@ -275,5 +242,4 @@ def priority(run: RunDefinition) -> int:
     has every point once before any point twice. The shuffle is a hash of the run's name, so further runs
     do not change it.
     """
-    digest = hashlib.sha256(f"{run.label}".encode()).digest()
-    return (MAX_REPEATS - run.repeat) * 1_000_000 + int.from_bytes(digest[:4], "big") % 1_000_000 + 1
+    return (MAX_REPEATS - run.repeat) * 1_000_000 + int(digest(run.label), 16) % 1_000_000 + 1

@@ -5,22 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from scalewise.config.catalog.datasets import dataset_facts, prepared_path
-from scalewise.config.program import FOLDER, ProgramSettings, Word
-from scalewise.config.settings import Settings
+from scalewise.config.program import ARGUMENT, FOLDER, ProgramSettings, Word
+from scalewise.config.settings import Settings, SharedSettings
 from scalewise.plan.runs.run_definition import RunDefinition
 
 TRAIN = Path(__file__).resolve().parents[3] / "train.py"
 
-NOT_OPTIONS = set(
-    {
-        *("dataset", "scaling", "global_batch_size", "batch_size_per_device", "steps"),
-        *("compile", "cpus_per_device", "launcher", "rendezvous", "warmup_steps"),
-    }
-)
+NOT_OPTIONS = {
+    *("dataset", "scaling", "global_batch_size", "batch_size_per_device", "steps"),
+    *("compile", "cpus_per_device", "launcher", "rendezvous", "warmup_steps"),
+}
 """Keys of a built-in training that are no options of train.py under their own names."""
-
-FEWEST_WARMUP_STEPS = 2
-"""Steps of the warm-up from which on one of them can be counted."""
 
 
 def program_of(
@@ -41,14 +36,13 @@ def program_of(
     settings = run.settings
     if isinstance(settings, ProgramSettings):
         return settings
-    compiled = "default" if settings.compile is True else settings.compile or None
     options = {
         "data": dataset or prepared_path(settings.dataset),
         "folder": f"{{{FOLDER}}}",
         "batch_size_per_device": run.batch_size_per_device,
         "steps": settings.last_step,
         "workers": settings.cpus_per_device if settings.loader == "workers" else None,
-        "compile": compiled,
+        "compile": "default" if settings.compile is True else settings.compile or None,
         "device": run.accelerator,
         "timeout_seconds": timeout_seconds,
         "init_method": f"file://{rendezvous}" if settings.rendezvous == "file" and rendezvous else None,
@@ -65,22 +59,31 @@ def program_of(
         elif value is not None:
             text = str(value)
             words += [f"--{option}", text if key == "folder" else text.replace("{", "{{").replace("}", "}}")]
+    shared = {key: getattr(settings, key) for key in SharedSettings.model_fields}
     return ProgramSettings.model_construct(
+        **shared,
         program=str(TRAIN),
         arguments=words,
-        scaling=settings.scaling,
-        global_batch_size=settings.global_batch_size,
-        batch_size_per_device=settings.batch_size_per_device,
-        accumulation_steps=settings.accumulation_steps,
-        count_flops=settings.warmup_steps >= FEWEST_WARMUP_STEPS,
+        # one step of the warm-up is counted, after the first
+        count_flops=settings.warmup_steps > 1,
         no_grad_passes="evaluation",
-        steps=settings.steps,
-        warmup_steps=settings.warmup_steps,
         starts="itself" if run.launcher == "spawn" else "ranks",
         resumes=settings.steps is None,
-        cpus_per_device=settings.cpus_per_device,
-        seed=settings.seed,
     )
+
+
+def run_values(run: RunDefinition, program: ProgramSettings) -> dict[str, object]:
+    """Return the values of the names in braces that are known before a run starts."""
+    return {
+        "devices": run.shape.world_size,
+        "devices_per_node": run.shape.devices_per_node,
+        "nodes": run.shape.nodes,
+        "batch_size_per_device": run.batch_size_per_device,
+        "global_batch_size": run.global_batch_size,
+        "accumulation_steps": program.accumulation_steps,
+        "seed": program.seed,
+        **{f"{ARGUMENT}{name}": value for name, value in program.argument.items()},
+    }
 
 
 def steps_per_epoch(run: RunDefinition) -> int | None:

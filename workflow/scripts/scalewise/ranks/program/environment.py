@@ -8,11 +8,12 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 from scalewise.config.catalog.program_files import program_command
-from scalewise.config.program import ARGUMENT, FOLDER, ProgramSettings
+from scalewise.config.program import FOLDER, ProgramSettings
 from scalewise.config.templates import fill_in
 from scalewise.execution.rank_files import RankFiles, RankSetup
 from scalewise.plan.launch import RANK_VARIABLES
 from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.plan.runs.training_program import run_values
 from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.distributed.network_interface import choose_interface, free_port
 
@@ -62,22 +63,14 @@ def template_values(
     endpoint: Endpoint,
 ) -> dict[str, object]:
     """Return the values of the names in braces on a rank."""
-    shape = definition.shape
     return {
-        "devices": shape.world_size,
-        "devices_per_node": shape.devices_per_node,
-        "nodes": shape.nodes,
-        "batch_size_per_device": definition.batch_size_per_device,
-        "global_batch_size": definition.global_batch_size,
-        "accumulation_steps": settings.accumulation_steps,
-        "seed": settings.seed,
+        **run_values(definition, settings),
         "rank": identity.rank,
         "local_rank": identity.local_rank,
-        "node_rank": identity.rank // shape.devices_per_node,
+        "node_rank": identity.rank // definition.shape.devices_per_node,
         "master_address": endpoint[0],
         "master_port": endpoint[1],
         FOLDER: folder,
-        **{f"{ARGUMENT}{name}": value for name, value in settings.argument.items()},
     }
 
 
