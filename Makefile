@@ -15,7 +15,7 @@ OLDEST := $(VENV)/snakemake-$(OLDEST_SNAKEMAKE)
 export PATH := $(BIN):$(PATH)
 
 # one dry run and one tiny study, for `make check`
-ONE_STUDY := tests/workflow/test_dry_run.py::test_shipped_study_shows_its_plan_and_starts_nothing \
+ONE_STUDY := tests/workflow/test_dry_run.py::test_the_shipped_study_shows_its_plan_on_a_terminal_and_starts_nothing \
   tests/workflow/test_study.py::test_every_promised_file_is_there
 
 .PHONY: help setup run check test reliability nightly gpu lint bench generated golden slurm-packages chromium slurm-lab clean

@@ -19,17 +19,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import yaml
 
-from .measure import Row, spread
+from .measure import ROOT, Row, compare
 
-ROOT = Path(__file__).resolve().parents[1]
 ROUNDS = 12
 SMALL = {"ROUNDS": 1}
-TARGET = 1.2
+MOST = 1.2
 LIMIT_SECONDS = 600
 RECORD = [sys.executable, str(Path(__file__).with_name("rank_delay.py"))]
 STEP = "--nodes=1 --ntasks=2 --cpus-per-task=1 --mpi=none"
@@ -59,52 +57,30 @@ EXPERIMENT = {
 
 
 def rows() -> list[Row]:
-    """Return how long each way takes, and how often it takes as long as the bare script."""
+    """Start jobs in each way in turn, and compare how long each takes."""
     if shutil.which("sbatch") is None or not all(map(os.environ.get, PLACE)):
-        return [Row(what="allocation", ours=f"needs sbatch, and {' and '.join(PLACE)}", n=0)]
-    ways: dict[str, Callable[[Path], None]] = {
-        "script": script, "workflow": workflow, "scalewise": scalewise,
-    }  # fmt: skip
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
+        return [Row("allocation", f"needs sbatch, and {' and '.join(PLACE)}")]
+    ways = (script, workflow, scalewise)
+    seconds: dict[str, list[float]] = {way.__name__: [] for way in ways}
     with tempfile.TemporaryDirectory(prefix="scalewise-allocation-", dir=Path.cwd()) as folder:
         for turn in range(ROUNDS):
             # in turn, so that a machine that drifts drifts for all
-            for name in list(ways)[:: 1 if turn % 2 else -1]:
-                place = Path(folder) / f"{name}{turn}"
+            for way in ways[:: 1 if turn % 2 else -1]:
+                place = Path(folder) / f"{way.__name__}{turn}"
                 place.mkdir()
-                ways[name](place)
-                seconds[name].append(float((place / "delay").read_text(encoding="utf-8")))
-    bare = seconds["script"]
-    table = []
-    for name, what in (
-        ("workflow", "the smallest workflow with the executor plugin"),
-        ("scalewise", "a run of Scalewise"),
-    ):
-        ratio = spread([ours / alone for ours, alone in zip(seconds[name], bare, strict=True)])
-        table.append(
-            Row(
-                f"allocation: from the job's start to its first rank, {what}",
-                spread(seconds[name]).show("s"),
-                ROUNDS,
-                reference=spread(bare).show("s"),
-                ratio=ratio.show(),
-            )
-        )
-    share = spread(
-        [ours / alone for ours, alone in zip(seconds["scalewise"], seconds["workflow"], strict=True)]
-    )
-    table.append(
-        Row(
+                way(place)
+                seconds[way.__name__].append(float((place / "delay").read_text(encoding="utf-8")))
+    start = "allocation: from the job's start to its first rank"
+    return [
+        compare(f"{start}, the smallest workflow", (seconds["workflow"], seconds["script"]), "s"),
+        compare(f"{start}, a run of Scalewise", (seconds["scalewise"], seconds["script"]), "s"),
+        compare(
             "allocation: a run of Scalewise against the smallest workflow",
-            spread(seconds["scalewise"]).show("s"),
-            ROUNDS,
-            reference=spread(seconds["workflow"]).show("s"),
-            ratio=share.show(),
-            target=f"at most {TARGET} times",
-            met=share.median <= TARGET,
-        )
-    )
-    return table
+            (seconds["scalewise"], seconds["workflow"]),
+            "s",
+            most=MOST,
+        ),
+    ]
 
 
 def script(folder: Path) -> None:
@@ -149,14 +125,16 @@ def snakemake(folder: Path, *words: str) -> None:
 
 def work(folder: Path, *command: str) -> None:
     """Run a command to its end; one that fails ends the benchmark with its output."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
         command,
         cwd=folder,
-        env=os.environ | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])},
-        capture_output=True,
+        env=os.environ | {"PATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
         timeout=LIMIT_SECONDS,
         check=False,
     )
     if done.returncode:
-        raise RuntimeError(f"{shlex.join(command)} failed:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+        raise RuntimeError(f"{shlex.join(command)} failed:\n{done.stdout[-3000:]}")

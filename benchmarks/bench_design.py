@@ -16,20 +16,28 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
-from scalewise.config.experiment import DecisionRule, Repeats
-
 from .measure import Row
-from .published_tables import T4_STEPS, V100_REPEATS
-from .replayed_studies import Replay, ReplayedSeries, chosen_study, full_grid, published_scatter, read_series
+from .replayed_studies import (
+    REPEATS,
+    T4_STEPS,
+    V100_REPEATS,
+    Replay,
+    ReplayedSeries,
+    play,
+    published_scatter,
+    read_series,
+)
 
 EFFICIENCIES = (0.5, 0.7, 0.8)
 DEADLINE, DEVICE_HOURS = "deadline", "device-hours"
@@ -40,8 +48,6 @@ SPARE = 1.05
 repeats carry lies 1 to 2 % above it."""
 BASE_SECONDS = 120.0
 """Length of a run on the fewest devices."""
-REPEATS = Repeats(min=6, max=10)
-"""The repeats of ``repeats: {}``."""
 AS_PUBLISHED = None
 SCATTERS = (0.01, AS_PUBLISHED, 0.03)
 """Standard deviations of the logarithm of a run's speed; that of published repeats is 0.3 to 0.6 %."""
@@ -55,13 +61,8 @@ SMALL = {"CRITERIA": CRITERIA[:1], "MOST_SERIES": 2, "SCATTERS": SCATTERS[:1]}
 SEED = 20261128
 
 
-@dataclass(frozen=True)
-class Task:
-    """A case to study."""
-
-    series: ReplayedSeries
-    criterion: str
-    scatter: float | None
+Case = tuple[float | None, str, ReplayedSeries]
+"""A scatter, a criterion and a training."""
 
 
 @dataclass(frozen=True)
@@ -104,34 +105,31 @@ def rows(table: Path | None = None, figures: Path | None = None) -> list[Row]:
     """
     paths = (T4_STEPS, V100_REPEATS) if table is None else (table,)
     series = [each for path in paths for each in read_series(path)][:MOST_SERIES]
-    tasks = [
-        Task(each, criterion, scatter) for scatter in SCATTERS for criterion in CRITERIA for each in series
-    ]
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        cases = list(pool.map(study, tasks, chunksize=4))
+        cases = list(pool.map(study, product(SCATTERS, CRITERIA, series), chunksize=4))
     if figures is not None:
         summaries = {name: _summary(some) for name, some in _groups(cases).items()}
         found = {"summary": summaries, "cases": [asdict(each) for each in cases]}
         figures.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    return list(_rows(cases, with_target=table is None))
+    return [_row(name, some, judged=table is None) for name, some in _groups(cases).items()]
 
 
-def study(task: Task) -> Compared:
+def study(case: Case) -> Compared:
     """Study a case in both ways."""
-    series, replay = task.series, replay_of(task)
-    full, chosen = full_grid(replay), chosen_study(replay)
+    scatter, criterion, series = case
+    replay = replay_of(case)
+    full, chosen = play(replay, chosen=False), play(replay, chosen=True)
     worse = full.devices != chosen.devices
     if full.devices is not None and chosen.devices is not None:
-        speeds = [series.true_speed(answer.devices or 1) for answer in (full, chosen)]
-        loss = speeds[0] / speeds[1]
-        if task.criterion == DEADLINE:
+        loss = series.true_speed(full.devices) / series.true_speed(chosen.devices)
+        if criterion == DEADLINE:
             loss *= chosen.devices / full.devices
         worse = loss >= LOSS
     return Compared(
         table=series.table,
         series=series.name,
-        criterion=task.criterion,
-        scatter=task.scatter,
+        criterion=criterion,
+        scatter=scatter,
         full=full.devices,
         chosen=chosen.devices,
         is_worse=worse,
@@ -144,35 +142,32 @@ def study(task: Task) -> Compared:
     )
 
 
-def replay_of(task: Task) -> Replay:
+def replay_of(case: Case) -> Replay:
     """Return the study of a case, the noise of all its possible runs drawn."""
-    series, criterion = task.series, task.criterion
-    middle = series.counts[len(series.counts) // 2]
-    base = series.counts[0]
+    scatter, criterion, series = case
+    middle, base = series.counts[len(series.counts) // 2], series.counts[0]
     steps = max(round(BASE_SECONDS * series.true_speed(base) / series.step_samples(base)), 1)
     samples = steps * series.step_samples(middle)
     minutes = SPARE * samples / series.true_speed(middle) / 60
-    if criterion == DEADLINE:
-        rule = DecisionRule(deadline_minutes=minutes)
-    elif criterion == DEVICE_HOURS:
-        rule = DecisionRule(max_device_hours=middle * minutes / 60)
-    else:
-        rule = DecisionRule(min_efficiency=float(criterion.split()[-1]))
-    speeds = {}
+    decision = {
+        DEADLINE: {"deadline_minutes": minutes},
+        DEVICE_HOURS: {"max_device_hours": middle * minutes / 60},
+    }.get(criterion) or {"min_efficiency": float(criterion.split()[-1])}
+    speeds, most = {}, REPEATS["max"]
     for devices, shape in series.shapes.items():
-        published = list(series.speeds[devices])
-        scatter = task.scatter or published_scatter()[devices == 1, shape.nodes == 1]
+        published = series.speeds[devices]
+        if scatter is AS_PUBLISHED and len(published) >= most:
+            speeds[devices] = list(published[:most])
+            continue
         # a generator for each point: one more count in a table leaves the noise of the others alone
-        generator = np.random.default_rng(
-            [SEED, *f"{criterion} {series.table} {series.name} {devices}".encode()]
-        )
-        drawn = series.true_speed(devices) * np.exp(scatter * generator.standard_normal(REPEATS.max))
-        is_published = task.scatter is AS_PUBLISHED and len(published) >= REPEATS.max
-        speeds[devices] = published[: REPEATS.max] if is_published else drawn.tolist()
-    return Replay(series, rule, REPEATS, speeds, None if criterion in OF_WHOLE_RUNS else steps, samples)
+        point = f"{criterion} {series.table} {series.name} {devices}".encode()
+        noise = np.random.default_rng([SEED, *point]).standard_normal(most)
+        share = scatter or published_scatter()[devices == 1, shape.nodes == 1]
+        speeds[devices] = (series.true_speed(devices) * np.exp(share * noise)).tolist()
+    return Replay(series, decision, speeds, None if criterion in OF_WHOLE_RUNS else steps, samples)
 
 
-def _summary(cases: Sequence[Compared]) -> dict[str, float | int | None]:
+def _summary(cases: Sequence[Compared]) -> dict[str, Any]:
     other = sum(each.chosen != each.full for each in cases)
     worse = sum(each.is_worse for each in cases)
     return {
@@ -204,25 +199,21 @@ def _groups(cases: Sequence[Compared]) -> dict[str, list[Compared]]:
     return found
 
 
-def _rows(cases: Sequence[Compared], *, with_target: bool) -> Iterator[Row]:
-    for name, some in _groups(cases).items():
-        is_target = with_target and name == f"scatter {TARGET_SCATTER:.0%}, {ALL}"
-        target = f"at most {MOST_HOURS:.0%} of the hours, {MOST_OTHER:.0%} other answers"
-        yield _row(name, some, target if is_target else "")
-
-
-def _row(name: str, cases: Sequence[Compared], target: str = "") -> Row:
-    found = {key: value or 0 for key, value in _summary(cases).items()}
-    n = len(cases)
+def _row(name: str, cases: Sequence[Compared], *, judged: bool) -> Row:
+    found = _summary(cases)
+    is_target = judged and name == f"scatter {TARGET_SCATTER:.0%}, {ALL}"
     return Row(
         what=f"design: {name}",
-        ours=f"{found['hours_share']:.1%} of the grid's hours (mean of the cases "
-        f"{found['mean_hours_share']:.1%})",
-        reference=f"{found['other_answers']} of {n} answers are others ({found['other_answers_share']:.1%}), "
-        f"{found['worse_answers']} worse by 5 % or more",
-        ratio=f"{found['mean_rounds']:.1f} rounds, {found['mean_measured']:.1f} of "
-        f"{found['mean_counts']:.1f} counts measured",
-        n=n,
-        target=target,
-        met=not target or (found["hours_share"] <= MOST_HOURS and found["other_answers_share"] <= MOST_OTHER),
+        ours="{hours_share:.1%} of the grid's hours (mean of the cases {mean_hours_share:.1%})".format(
+            **found
+        ),
+        reference="{other_answers} of {cases} answers are others ({other_answers_share:.1%}), "
+        "{worse_answers} worse by 5 % or more".format(**found),
+        ratio="{mean_rounds:.1f} rounds, {mean_measured:.1f} of {mean_counts:.1f} counts measured".format(
+            **found
+        ),
+        n=len(cases),
+        target=f"at most {MOST_HOURS:.0%} of the hours, {MOST_OTHER:.0%} other answers" if is_target else "",
+        met=not is_target
+        or (found["hours_share"] <= MOST_HOURS and found["other_answers_share"] <= MOST_OTHER),
     )

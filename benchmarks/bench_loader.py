@@ -1,91 +1,56 @@
 """The resident loader against torchvision's per-sample path, batch after batch, on one CPU thread.
 
-MNIST as it is, from files in its own format; CIFAR-10's shape with a random crop and flip, from arrays as
-torchvision holds them. Both on stand-in images.
-
-    python benchmarks/run.py loader
+MNIST's shape as it is, CIFAR-10's with a random crop and flip; the pixels are random.
 """
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, Subset
-from torchvision import transforms
-from torchvision.datasets import MNIST
 
-from scalewise.training.data import Batch, Preprocessing, ResidentImages, channel_statistics, whole_batch
+from .measure import Row, compare, interleave
+from .one_rank import CROPS, host_epoch, host_loader, loader_epochs, one_rank, random_images, training_of
 
-from .measure import Row, interleave, rate_rows
-from .one_rank import one_rank
-from .stand_in_images import PilImages, per_sample, stand_in, write_mnist
-
-LEAST_PLAIN, LEAST_AUGMENTED = 80.0, 20.0
 ROUNDS = 15
 BATCH = 64
-MNIST_SAMPLES, MNIST_EPOCHS = 60_000, 10
-CIFAR_SAMPLES, CIFAR_EPOCHS = 50_000, 2
+SAMPLES = 50_000
 # A part of an epoch takes long enough. That it stays in the caches more than a whole epoch would
 # favours the reference.
 REFERENCE_SAMPLES = 6_000
-CROP_PADDING = 4
-SMALL = {
-    "ROUNDS": 1, "MNIST_SAMPLES": 640, "MNIST_EPOCHS": 1, "CIFAR_SAMPLES": 640, "CIFAR_EPOCHS": 1,
-    "REFERENCE_SAMPLES": 640,
-}  # fmt: skip
+SMALL = {"ROUNDS": 1, "SAMPLES": 640, "REFERENCE_SAMPLES": 640}
 
 
 def rows() -> list[Row]:
-    """Both datasets, each with its reference in turn."""
+    """Load both datasets, each with its reference in turn."""
     with one_rank() as device:
-        return mnist_rows(device) + cifar_rows(device)
+        return [
+            row(device, "MNIST images/s", random_images(SAMPLES, 1, 28), {}, epochs=12, least=80),
+            row(
+                device, "CIFAR images/s with crop and flip", random_images(SAMPLES), CROPS, epochs=2, least=20
+            ),
+        ]
 
 
-def mnist_rows(device: torch.device) -> list[Row]:
-    """ToTensor and Normalize."""
-    with tempfile.TemporaryDirectory() as folder:
-        write_mnist(Path(folder), stand_in((1, 28, 28), MNIST_SAMPLES, 10))
-        plain = MNIST(folder, train=True)
-    images = plain.data.unsqueeze(1)
-    mean, std = channel_statistics(images)
-    plain.transform = per_sample(mean, std)
-    resident = ResidentImages(images, plain.targets, Preprocessing(mean, std), device)
-    torch.testing.assert_close(resident.__getitems__([7])[0][0], plain[7][0])
-    return compare("MNIST images/s", resident, MNIST_EPOCHS, plain, LEAST_PLAIN)
-
-
-def cifar_rows(device: torch.device) -> list[Row]:
-    """RandomCrop and RandomHorizontalFlip, then ToTensor and Normalize."""
-    dataset = stand_in((3, 32, 32), CIFAR_SAMPLES, 10)
-    images, labels = dataset["train_images"], dataset["train_labels"]
-    mean, std = channel_statistics(images)
-    random = (transforms.RandomCrop(32, padding=CROP_PADDING), transforms.RandomHorizontalFlip())
-    samples = PilImages(images, labels, per_sample(mean, std, *random))
-    preprocessing = Preprocessing(mean, std, CROP_PADDING, horizontal_flip=True)
-    resident = ResidentImages(images, labels, preprocessing, device)
-    return compare("CIFAR images/s with crop and flip", resident, CIFAR_EPOCHS, samples, LEAST_AUGMENTED)
-
-
-def compare(what: str, resident: ResidentImages, epochs: int, samples: Any, least: float) -> list[Row]:
-    """Whole epochs of ours, with their sampler, and a part of one of the DataLoader's, in turn."""
-    sampler: DistributedSampler[Batch] = DistributedSampler(resident, 1, 0, drop_last=True)
-    loader = DataLoader(resident, BATCH, sampler=sampler, drop_last=True, collate_fn=whole_batch)
-    reference_loader = DataLoader(Subset(samples, range(REFERENCE_SAMPLES)), batch_size=BATCH, shuffle=True)
-
-    def ours() -> None:
-        for epoch in range(epochs):
-            sampler.set_epoch(epoch)
-            for _batch in loader:
-                pass
-
-    def reference() -> None:
-        for _batch in reference_loader:
-            pass
-
+def row(
+    device: torch.device,
+    what: str,
+    dataset: Mapping[str, torch.Tensor],
+    crops: Mapping[str, Any],
+    *,
+    epochs: int,
+    least: float,
+) -> Row:
+    """Load whole epochs of ours, with their sampler, and a part of one of torchvision's, in turn."""
+    settings = {"model": "linear", "batch_size_per_device": BATCH, **crops}
+    ours = loader_epochs(training_of(settings, dataset, device), epochs)
+    reference = host_epoch(host_loader(dataset, BATCH, crops=bool(crops), samples=REFERENCE_SAMPLES), device)
     interleave(ours, reference, rounds=1)
-    pairs = interleave(ours, reference, ROUNDS)
-    our_samples = len(resident) // BATCH * BATCH * epochs
-    return rate_rows(f"loader: {what}, batch {BATCH}", pairs, our_samples, REFERENCE_SAMPLES, least)
+    our_seconds, reference_seconds = interleave(ours, reference, ROUNDS)
+    samples = SAMPLES // BATCH * BATCH * epochs
+    rates = (
+        [samples / seconds for seconds in our_seconds],
+        [REFERENCE_SAMPLES / seconds for seconds in reference_seconds],
+    )
+    return compare(f"loader: {what}, by cpu time", rates, digits=0, ratio_digits=1, least=least)

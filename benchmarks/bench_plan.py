@@ -1,4 +1,4 @@
-"""What planning costs: ``snakemake -n`` of studies of up to 1,000 runs."""
+"""What planning costs: ``snakemake -n`` of studies of up to 1,000 runs, and of a workflow of as many jobs."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from .measure import Row, Spread, spread
+from .measure import ROOT, Row, compare, show
 
-ROOT = Path(__file__).resolve().parents[1]
-RATIO = 1.25
-"""Planning may take this much of the bare workflow's time."""
+MOST = 1.25
 
 # runs -> repetitions of the measurement
 SIZES = {10: 3, 100: 5, 1_000: 3}
@@ -54,21 +52,12 @@ rule train:
 """
 
 
-@dataclass(frozen=True)
-class Planning:
-    """One ``snakemake -n``.
-
-    Args:
-        cpu_seconds: user and system, of the process and those it waited for.
-        peak_megabytes: resident, of the largest of them.
-    """
-
-    cpu_seconds: float
-    peak_megabytes: float
+Planning = tuple[float, float]
+"""CPU seconds, user and system, of one ``snakemake -n`` and what it waited for; MB of the largest process."""
 
 
 def rows() -> list[Row]:
-    """Each size, quiet and with every job printed."""
+    """Plan studies of each size, quiet and with every job printed."""
     table = []
     for runs, n in SIZES.items():
         quiet, printed, bare = [], [], []
@@ -76,44 +65,23 @@ def rows() -> list[Row]:
         for _ in range(n):
             quiet.append(plan_ours(runs, ["--quiet", "all"]))
             printed.append(plan_ours(runs))
-            bare.append(plan_bare(runs))
-        ratio = ratio_of(printed, bare)
-        target = f"at most {RATIO} times" if runs in JUDGED else ""
-        met = not target or ratio.median <= RATIO
-        table += [
-            Row(f"plan: snakemake -n of {runs:,} runs, quiet", show(quiet), n),
-            Row(
-                f"plan: snakemake -n of {runs:,} runs, every job printed",
-                show(printed),
-                n,
-                reference=show(bare),
-                ratio=ratio.show(),
-                target=target,
-                met=met,
-            ),
-        ]
+            bare.append(dry_run({"Snakefile": BARE}, ["--config", f"runs={runs}"]))
+        what = f"plan: snakemake -n of {runs:,} runs"
+        table.append(Row(f"{what}, quiet", figures(quiet), n=n))
+        seconds = ([cpu for cpu, _ in printed], [cpu for cpu, _ in bare])
+        row = compare(f"{what}, every job printed", seconds, most=MOST if runs in JUDGED else None)
+        table.append(replace(row, ours=figures(printed), reference=figures(bare)))
     return table
 
 
-def ratio_of(ours: Sequence[Planning], reference: Sequence[Planning]) -> Spread:
-    """Return the ratios of the CPU seconds, pair by pair."""
-    return spread([a.cpu_seconds / b.cpu_seconds for a, b in zip(ours, reference, strict=True)])
-
-
-def show(plannings: Sequence[Planning]) -> str:
-    """CPU seconds and peak memory, each with its spread."""
-    seconds = spread([planning.cpu_seconds for planning in plannings])
-    megabytes = spread([planning.peak_megabytes for planning in plannings])
-    return f"{seconds.show('s CPU')}, {megabytes.show('MB', 0)}"
+def figures(plannings: Sequence[Planning]) -> str:
+    """Return CPU seconds and peak memory, each with its spread."""
+    seconds, megabytes = zip(*plannings, strict=True)
+    return f"{show(seconds, 's CPU')}, {show(megabytes, 'MB', 0)}"
 
 
 def plan_ours(runs: int, options: Sequence[str] = ()) -> Planning:
-    """Plan a study of so many runs, as a user does, in a folder where nothing has been made yet.
-
-    Args:
-        runs: All runs of the study.
-        options: Further options of Snakemake.
-    """
+    """Plan a study of so many runs, as a user does, by further options of Snakemake."""
     # the machine is stated, so that the plan is the same whatever runs this
     site = {"accelerator": "cpu", "devices_per_node": max(DEVICES), "cpus_per_node": max(DEVICES)}
     files = {"site.yaml": yaml.safe_dump(site), "experiments.yaml": yaml.safe_dump(study(runs))}
@@ -121,37 +89,30 @@ def plan_ours(runs: int, options: Sequence[str] = ()) -> Planning:
     return dry_run(files, [*options, "-s", str(snakefile), "--configfile", "experiments.yaml"])
 
 
-def plan_bare(runs: int) -> Planning:
-    """Plan as many jobs of a workflow that does nothing else: what Snakemake itself costs."""
-    return dry_run({"Snakefile": BARE}, ["--config", f"runs={runs}"])
-
-
 def dry_run(files: Mapping[str, str], options: Sequence[str]) -> Planning:
-    """``snakemake -n`` in a folder that holds these files alone.
+    """Run ``snakemake -n`` in a folder that holds only these files.
 
     Raises:
-        RuntimeError: it failed; says what Snakemake said.
+        RuntimeError: It failed; the message is Snakemake's.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for file, text in files.items():
             (folder / file).write_text(text, encoding="utf-8")
-        command = [str(Path(sys.executable).with_name("snakemake")), "-n", *options]
-        said = folder / "stderr.txt"
-        with said.open("wb") as stderr:
+        command = [sys.executable, "-m", "snakemake", "-n", *options]
+        errors = folder / "stderr.txt"
+        with errors.open("wb") as stderr:
             process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=stderr)
-            # The peak of a child starts at its parent's, so this process must import nothing large.
+            # the peak of a child starts at its parent's, so this process must import nothing large
             _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
-            raise RuntimeError(f"{shlex.join(command)} failed:\n{said.read_text(encoding='utf-8')}")
-    # Linux counts in KiB, macOS in bytes
-    peak_bytes = used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return Planning(used.ru_utime + used.ru_stime, peak_bytes / 1e6)
+            raise RuntimeError(f"{shlex.join(command)} failed:\n{errors.read_text(encoding='utf-8')}")
+    return used.ru_utime + used.ru_stime, used.ru_maxrss * 1024 / 1e6
 
 
 def study(runs: int) -> dict[str, Any]:
-    """A configuration of so many runs, a multiple of 10: learning rates x seeds x devices x repeats."""
+    """Return a study of so many runs, a multiple of 10: learning rates x seeds x devices x repeats."""
     series = runs // (len(DEVICES) * REPEATS)
     seeds = min(series, 10)
     sweep = {

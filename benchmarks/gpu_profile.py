@@ -1,22 +1,21 @@
-"""Where the time of a step goes on a GPU: the kernels that torch's profiler has seen, by kind."""
+"""Where the time of a step goes on a GPU: the kernels that torch's profiler records, by kind."""
 
 from __future__ import annotations
 
 import json
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.profiler import ProfilerActivity, profile
 
 ON_THE_GPU = {"kernel", "gpu_memcpy", "gpu_memset"}
 """Categories of the profiler's events that keep a GPU busy."""
 
 KINDS = (
-    ("gradient exchange", r"nccl"),
     ("what compile has fused: batch norm, activations, loss, casts", r"^triton_"),
     ("optimizer", r"multi_tensor|fused\w*(sgd|adam)"),
     ("batch norm, activations and loss", r"batch_?norm|\bbn_|layer_?norm|softmax|nll_loss|threshold|pool"),
@@ -31,33 +30,24 @@ KINDS = (
 IDLE = "the GPU waits"
 
 
-def profiled_shares(work: Callable[[], object], device: torch.device) -> dict[str, float]:
-    """Share of the time of some work on a GPU that each kind of kernel takes, and the share without any.
+def profiled_shares(work: Callable[[], object]) -> dict[str, float]:
+    """Return the share of the time of some work that each kind of kernel takes, and the share without any.
 
-    Empty on a CPU, which has no kernels.
+    The time is that without the profiler, which slows the host. Kernels at once count whole each.
+
+    Args:
+        work: Waits for the GPU at its end.
     """
-    if device.type != "cuda":
-        return {}
     work()
-    torch.cuda.synchronize(device)
+    began = time.perf_counter()
+    work()
+    microseconds = 1e6 * (time.perf_counter() - began)
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         work()
-        torch.cuda.synchronize(device)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(file))
-        trace: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return shares(trace["traceEvents"])
-
-
-def shares(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Share of the time from the first kernel to the last by kind, and of that without one.
-
-    Kernels at once count whole each.
-
-    Args:
-        events: of a Chrome trace; ``ts`` and ``dur`` are in microseconds.
-    """
+        events: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))["traceEvents"]
     by_kind = dict.fromkeys((kind for kind, _ in KINDS), 0.0)
     intervals = []
     for event in events:
@@ -65,20 +55,17 @@ def shares(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
             begin, duration = float(event["ts"]), float(event["dur"])
             intervals.append((begin, begin + duration))
             by_kind[kind_of(str(event["name"]))] += duration
-    if not intervals:
-        return {}
-    whole = max(end for _, end in intervals) - min(begin for begin, _ in intervals)
-    by_kind[IDLE] = whole - covered(intervals)
-    return {kind: microseconds / whole for kind, microseconds in by_kind.items() if microseconds}
+    by_kind[IDLE] = max(microseconds - covered(intervals), 0.0)
+    return {kind: busy / microseconds for kind, busy in by_kind.items() if busy}
 
 
 def kind_of(kernel: str) -> str:
-    """The kind of a kernel, by its name."""
+    """Return the kind of a kernel, by its name."""
     return next(kind for kind, words in KINDS if re.search(words, kernel, re.IGNORECASE))
 
 
 def covered(intervals: Iterable[tuple[float, float]]) -> float:
-    """Length of what the intervals cover together."""
+    """Return the length of what the intervals cover together."""
     total, end = 0.0, float("-inf")
     for start, stop in sorted(intervals):
         total += max(stop - max(start, end), 0.0)

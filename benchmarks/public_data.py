@@ -1,4 +1,4 @@
-"""Made-up data under the names that public scripts ask for: ``python public_data.py NAME``, in their folder.
+"""Made-up data under the names that public scripts need: ``python public_data.py NAME``, in their folder.
 
 Run by the interpreter that runs the scripts, which may have other packages than Scalewise's.
 """
@@ -10,7 +10,6 @@ import json
 import pickle
 import struct
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,16 @@ RANDOM = np.random.default_rng(1)
 WORDS = [f"word{number}" for number in range(200)]
 
 
+def folder(path: str) -> Path:
+    """Create a folder."""
+    place = Path(path)
+    place.mkdir(parents=True, exist_ok=True)
+    return place
+
+
 def mnist() -> None:
     """Random images in the four files of MNIST, which torchvision takes as downloaded."""
-    raw = Path("../data/MNIST/raw")
-    raw.mkdir(parents=True, exist_ok=True)
+    raw = folder("../data/MNIST/raw")
     for name, count in (("train", 1200), ("t10k", 256)):
         images = RANDOM.integers(256, size=(count, 28, 28), dtype=np.uint8)
         labels = RANDOM.integers(10, size=count, dtype=np.uint8)
@@ -38,8 +43,7 @@ def mnist_of_lightning() -> None:
     """As many images as Lightning's examples split, in the files of its own class."""
     import torch  # noqa: PLC0415  which others do without
 
-    place = Path("../../Datasets/MNIST/complete")
-    place.mkdir(parents=True, exist_ok=True)
+    place = folder("../../Datasets/MNIST/complete")
     for name, count in (("training", 60_000), ("test", 256)):
         images = RANDOM.integers(256, size=(count, 28, 28), dtype=np.uint8)
         labels = RANDOM.integers(10, size=count)
@@ -50,8 +54,7 @@ def image_folders() -> None:
     """Two classes of random images, as ImageNet is laid out."""
     for part, count in (("train", 200), ("validation", 16)):
         for label in ("n01", "n02"):
-            place = Path("made-up-images") / part / label
-            place.mkdir(parents=True, exist_ok=True)
+            place = folder(f"made-up-images/{part}/{label}")
             for number in range(count):
                 _image((64, 64, 3)).save(place / f"{number}.jpg")
 
@@ -59,8 +62,7 @@ def image_folders() -> None:
 def images_and_masks() -> None:
     """Images and their segmentation, as in Carvana's challenge."""
     for part, shape, ending in (("imgs", (64, 64, 3), ""), ("masks", (64, 64), "_mask")):
-        place = Path("data") / part
-        place.mkdir(parents=True, exist_ok=True)
+        place = folder(f"data/{part}")
         for number in range(200):
             pixels = _image(shape)
             if part == "masks":
@@ -70,8 +72,7 @@ def images_and_masks() -> None:
 
 def characters() -> None:
     """Tokens of nanoGPT's characters of Shakespeare."""
-    place = Path("data/shakespeare_char")
-    place.mkdir(parents=True, exist_ok=True)
+    place = folder("data/shakespeare_char")
     for name in ("train", "val"):
         RANDOM.integers(65, size=50_000, dtype=np.uint16).tofile(place / f"{name}.bin")
     (place / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": 65, "stoi": {}, "itos": {}}))
@@ -79,8 +80,7 @@ def characters() -> None:
 
 def wikitext() -> None:
     """Sentences of made-up words."""
-    place = Path("data/wikitext-2")
-    place.mkdir(parents=True, exist_ok=True)
+    place = folder("data/wikitext-2")
     for name, lines in (("train", 4000), ("valid", 100), ("test", 100)):
         (place / f"{name}.txt").write_text("\n".join(_sentence() for _ in range(lines)) + "\n")
 
@@ -95,8 +95,7 @@ def chats() -> None:
     config = LlamaConfig(vocab_size=len(tokenizer), pad_token_id=1, eos_token_id=2, bos_token_id=2, **sizes)
     LlamaForCausalLM(config).save_pretrained("tiny-llama")
     tokenizer.save_pretrained("tiny-llama")
-    place = Path("made-up-text")
-    place.mkdir(exist_ok=True)
+    place = folder("made-up-text")
     for name, count in (("train", 2000), ("test", 32)):
         lines = [json.dumps({"text": _sentence()}) for _ in range(count)]
         (place / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
@@ -112,8 +111,7 @@ def paraphrases() -> None:
     config = BertConfig(vocab_size=len(tokenizer), pad_token_id=1, **sizes)
     BertForSequenceClassification(config).save_pretrained("bert-base-cased")
     tokenizer.save_pretrained("bert-base-cased")
-    place = Path("nyu-mll/glue")
-    place.mkdir(parents=True, exist_ok=True)
+    place = folder("nyu-mll/glue")
     for name, count in (("train", 1200), ("validation", 64), ("test", 16)):
         with (place / f"{name}.csv").open("w", newline="") as file:
             rows = csv.writer(file)
@@ -124,9 +122,7 @@ def paraphrases() -> None:
     header = {"configs": [{"config_name": "mrpc", "data_files": files}]}
     (place / "README.md").write_text(f"---\n{json.dumps(header)}\n---\n")
     # the accuracy of predictions, under the name of GLUE's metric
-    metric = Path("glue")
-    metric.mkdir(exist_ok=True)
-    (metric / "glue.py").write_text(METRIC)
+    (folder("glue") / "glue.py").write_text(METRIC)
 
 
 METRIC = """\
@@ -162,19 +158,5 @@ def _image(shape: tuple[int, ...]) -> Image.Image:
     return Image.fromarray(RANDOM.integers(256, size=shape, dtype=np.uint8))
 
 
-DATA: dict[str, Callable[[], None]] = {
-    made.__name__: made
-    for made in (
-        mnist,
-        mnist_of_lightning,
-        image_folders,
-        images_and_masks,
-        characters,
-        wikitext,
-        chats,
-        paraphrases,
-    )
-}
-
 if __name__ == "__main__":
-    DATA[sys.argv[1]]()
+    globals()[sys.argv[1]]()

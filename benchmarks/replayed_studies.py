@@ -20,25 +20,19 @@ from scalewise.analysis.analysis_spec import THROUGHPUT, AnalysisSpec
 from scalewise.analysis.judge_round import Limits, request_runs
 from scalewise.analysis.runs import RUN_COLUMNS, Tables
 from scalewise.analysis.study import Part, conclude
-from scalewise.config.experiment import AnyExperiment, DecisionRule, Repeats, read_experiment
+from scalewise.config.experiment import AnyExperiment, read_experiment
 from scalewise.config.shape import Shape
 from scalewise.plan.runs.rounds import first_repeats
 from scalewise.plan.runs.run_definition import NO_OPTIONS
 
-from .published_tables import EXPOSED, V100_REPEATS
-
+PUBLISHED = Path(__file__).resolve().parent / "published"
+T4_STEPS, V100_REPEATS = PUBLISHED / "t4-steps.csv", PUBLISHED / "v100-repeats.csv"
 FEWEST_COUNTS = 3
 """Device counts of a series below which there is nothing to choose among."""
 NAME = "replayed"
-TABLE_FORM = (
-    "CSV with the columns devices, nodes (1 if it is missing), and a speed: samples_per_second (or another "
-    "column that ends so), one row for each repeat, or step_seconds with batch_size_per_device (weak "
-    "scaling) or global_batch_size (strong). All other columns set series apart, except for repeat, "
-    f"accumulation_steps and {EXPOSED}. Device counts that do not fill nodes are left out"
-)
-"""The form of a table, for a reader."""
-
-_NO_SERIES = {"devices", "nodes", "repeat", "step_seconds", "accumulation_steps", EXPOSED}
+REPEATS = {"min": 6, "max": 10}
+"""Fewest and most repeats of a point, as ``repeats: {}`` has them."""
+_NO_SERIES = {"devices", "nodes", "repeat", "step_seconds", "accumulation_steps", "exposed_sync_seconds"}
 
 Place = tuple[bool, bool]
 """Whether a shape is one device, and whether it is one node: runs scatter differently."""
@@ -73,31 +67,24 @@ class ReplayedSeries:
         """Return the published speed, of several runs their median."""
         return float(np.median(self.speeds[devices]))
 
-    def efficiency(self, devices: int) -> float:
-        """Return the published efficiency."""
-        base = self.counts[0]
-        return self.true_speed(devices) / self.true_speed(base) * base / devices
-
     def step_samples(self, devices: int) -> int:
         """Return the samples of a step on all devices."""
         return self.batch if self.is_strong else self.batch * devices
 
 
 def read_series(path: Path) -> list[ReplayedSeries]:
-    """Read the series of a table of ``TABLE_FORM`` that have enough device counts."""
+    """Read the series of a table (``run.py --help`` has its form) that have enough device counts."""
     table = pd.read_csv(path)
-    rates = [str(name) for name in table.columns if str(name).endswith("_per_second")]
-    if not rates:
-        batch = table.get("global_batch_size", table["batch_size_per_device"] * table["devices"])
-        table["samples_per_second"] = batch / table["step_seconds"]
-        rates = ["samples_per_second"]
+    is_strong = "global_batch_size" in table
+    rate = next((name for name in table.columns if name.endswith("_per_second")), "samples_per_second")
+    if rate not in table:
+        batch = table["global_batch_size" if is_strong else "batch_size_per_device"]
+        table[rate] = batch * (1 if is_strong else table["devices"]) / table["step_seconds"]
     table["nodes"] = table.get("nodes", 1)
-    left_out = _NO_SERIES | {rates[0]}
-    if "global_batch_size" in table:
-        left_out |= {"batch_size_per_device"}
-    keys = [str(name) for name in table.columns if name not in left_out]
+    left_out = _NO_SERIES | {rate} | ({"batch_size_per_device"} if is_strong else set())
+    keys = [name for name in table.columns if name not in left_out]
     groups = table.groupby(keys, sort=False, dropna=False) if keys else [((), table)]
-    found = (_series(path.name, ", ".join(map(str, key)), rows, rates[0]) for key, rows in groups)
+    found = (_series(path.name, ", ".join(map(str, key)), rows, rate) for key, rows in groups)
     return [series for series in found if len(series.shapes) >= FEWEST_COUNTS]
 
 
@@ -135,16 +122,14 @@ class Replay:
 
     Args:
         series: The training.
-        rule: The criteria.
-        repeats: Fewest and most of a point.
+        decision: The criterion, as in experiments.yaml.
         speeds: Samples/s of each run by count, as many as the most repeats.
         steps: Optimizer steps that end a run; None for whole runs.
         samples: Of a whole run.
     """
 
     series: ReplayedSeries
-    rule: DecisionRule
-    repeats: Repeats
+    decision: Mapping[str, float]
     speeds: Mapping[int, Sequence[float]]
     steps: int | None
     samples: float
@@ -159,8 +144,8 @@ class Replay:
                 "scaling": "strong" if strong else "weak",
                 "global_batch_size" if strong else "batch_size_per_device": self.series.batch,
                 "devices": {"up_to": max(counts), "counts": counts} if chosen else counts,
-                "repeats": self.repeats.model_dump(),
-                "decision": self.rule.model_dump(),
+                "repeats": REPEATS,
+                "decision": dict(self.decision),
                 "steps": self.steps,
                 "epochs": 1,
             }
@@ -225,17 +210,12 @@ class Answer:
     device_hours: float
 
 
-def full_grid(replay: Replay) -> Answer:
-    """Return the answer of a list of all counts, with repeats until the decision is clear."""
-    return _played(replay, replay.spec(chosen=False))
+def play(replay: Replay, *, chosen: bool) -> Answer:
+    """Return the answer of a study that chooses its counts round by round, or of a list of all counts.
 
-
-def chosen_study(replay: Replay) -> Answer:
-    """Return the answer of the counts that are chosen round by round."""
-    return _played(replay, replay.spec(chosen=True))
-
-
-def _played(replay: Replay, spec: AnyExperiment) -> Answer:
+    Both repeat until the decision is clear.
+    """
+    spec = replay.spec(chosen=chosen)
     experiment = AnalysisSpec(NAME, spec)
     named = {f"d{devices}": devices for devices in replay.series.counts}
     requested, number = first_repeats(spec), 1

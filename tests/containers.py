@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -39,13 +38,6 @@ if any(word.endswith("/train.py") for word in sys.orig_argv):
         json.dump(seen, file)
 """
 """Python reads this at its start, so the program of a rank itself writes what it sees, before all else."""
-
-
-def missing() -> str | None:
-    """Return why no container can run on this machine, or None."""
-    if sys.platform != "linux" or os.geteuid() != 0 or shutil.which("unshare") is None:
-        return "A container needs Linux, root and the program unshare."
-    return None
 
 
 def make_image(folder: Path) -> Path:

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
+import psutil
 import pytest
 
 TOO_FEW = len(os.sched_getaffinity(0)) < 2
@@ -81,7 +82,21 @@ def seen_by(pid: int, path: Path) -> Path:
     return Path(f"/proc/{pid}/root{path.absolute()}")
 
 
-# --- ports -----------------------------------------------------------------------------------------------
+# --- processes and ports ---------------------------------------------------------------------------------
+
+
+def processes_in(folder: Path) -> list[tuple[str, psutil.Process]]:
+    """Return the processes that run in a folder or name it, with their command lines."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            command = " ".join(process.cmdline())
+            if process.status() != psutil.STATUS_ZOMBIE and (
+                str(folder) in command or Path(process.cwd()).is_relative_to(folder)
+            ):
+                found.append((command, process))
+    return found
+
 
 LISTENS = "0A"
 """How the kernel spells the state of a socket that accepts connections."""

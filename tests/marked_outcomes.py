@@ -88,9 +88,6 @@ class Collector:
 
 
 def _reason(report: pytest.TestReport) -> str:
-    # a test that is expected to fail is reported as skipped, with its reason under another name
-    if (expected := getattr(report, "wasxfail", None)) is not None:
-        return str(expected)
     if isinstance(report.longrepr, tuple):
         return report.longrepr[2].removeprefix("Skipped: ")
     crash = getattr(report.longrepr, "reprcrash", None)

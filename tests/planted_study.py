@@ -42,20 +42,6 @@ USUAL: dict[str, Any] = {
     "runtime_minutes": 3,
 }
 """Keys of a planted experiment that a test does not give."""
-CHOOSING = """\
-experiments:
-  gpt:
-    title: A transformer on up to 16 GPUs
-    dataset: digits
-    model: digits_cnn
-    scaling: weak
-    batch_size_per_device: 16
-    devices: {up_to: 16}
-    steps: 300
-    runtime_minutes: 10
-    decision: {min_efficiency: 0.7}
-"""
-"""A study that chooses its device counts."""
 
 STEPS_OF_AN_EPOCH, EPOCHS_OF_A_RUN = 40, 10
 COMPUTED_SHARE = 0.9
@@ -87,21 +73,23 @@ class Law:
         return self.rate * devices / (1 + self.serial * (devices - 1)) * math.exp(noise)
 
 
+CHOOSING: dict[str, Any] = {
+    "title": "Which of up to 16 GPUs",
+    "scaling": "weak",
+    "global_batch_size": None,
+    "batch_size_per_device": 16,
+    "devices": {"up_to": 16},
+    "epochs": None,
+    "steps": 300,
+    "decision": {"min_efficiency": 0.7},
+}
+"""Keys of an experiment that chooses its device counts."""
+
+
 def by_series(run: RunDefinition) -> float:
     """Speeds of series that differ, each by what its options say."""
     drawn = random.Random(str(run.options))
     return Law(rate=drawn.uniform(900, 1300), serial=drawn.uniform(0.01, 0.08)).speed(run)
-
-
-def overhead(share: float, scatter: float = 0.004) -> Speed:
-    """Speeds whose efficiency falls by as much with each doubling of the nodes, with lognormal scatter."""
-
-    def speed(run: RunDefinition) -> float:
-        noise = random.Random(run.run).gauss(0, scatter)
-        efficiency = 1.0 if run.shape.world_size == 1 else 1 / (1.06 + share * (run.shape.nodes - 1))
-        return 900.0 * run.shape.world_size * efficiency * math.exp(noise)
-
-    return speed
 
 
 def experiments(**changed: Mapping[str, Any]) -> str:

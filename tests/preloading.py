@@ -253,7 +253,6 @@ def _become(
         assert isinstance(output, io.TextIOWrapper)
         output.reconfigure(write_through=unbuffered, line_buffering=output is sys.stderr or output.isatty())
     gc.enable()
-    _count_others(environment)
     _become_interpreter(program, words, environment)
     code = 0
     try:
@@ -294,12 +293,6 @@ def _become_interpreter(program: str, words: list[str], environment: dict[str, s
     if not words[0].endswith("hello.py"):
         # what they start is forked, too
         sys.executable = program
-
-
-def _count_others(environment: dict[str, str]) -> None:
-    """Have ranks record what other programs took of the CPUs, or nothing, as quiet_program_rank.py does."""
-    if COUNTS_OTHERS not in environment:
-        vars(import_module("scalewise.ranks.results.write"))["other_cpu_fraction"] = lambda _ranks: 0.0
 
 
 def _join_cgroups(pid: int) -> None:
@@ -366,7 +359,6 @@ if __name__ == "__main__":
 
     import scalewise.analysis.judge_round
     import scalewise.analysis.study
-    import scalewise.ranks.results.write
     import scalewise.report.finished
     import scalewise.report.page
     import scalewise.report.proposal

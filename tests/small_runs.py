@@ -10,14 +10,12 @@ from typing import Any, cast
 from tests.paths import CLI
 
 from scalewise.config.settings import Settings
-from scalewise.config.shape import Shape
 from scalewise.config.site import Site, SiteFile
 from scalewise.config.slurm import Slurm
 from scalewise.execution.rank_files import RankSetup
 from scalewise.plan.plan_file import PLAN, TrainJob
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import RECORD
-from scalewise.site.preflight import Preflight
 
 
 def definition(devices: int = 1, **settings: Any) -> RunDefinition:
@@ -60,20 +58,6 @@ def site_of(slurm: Slurm | None = None, accelerator: str = "cpu", **facts: Any) 
     content = SiteFile(slurm=slurm, **facts)
     sizes = {"devices_per_node": 2, "cpus_per_node": 8, "max_nodes": 2}
     return Site.model_validate({"accelerator": accelerator, "facts": content, **sizes})
-
-
-def preflight(shape: str = "1x2", cpus: int = 1, site: Site | None = None, **changes: Any) -> Preflight:
-    """What is to be shown of one machine before its runs.
-
-    Args:
-        shape: Of the largest run.
-        cpus: Of each of its devices.
-        site: None for this machine.
-        changes: Fields that are not the usual ones.
-    """
-    run = definition(2, cpus_per_device=cpus).model_copy(update={"shape": Shape.parse(shape)})
-    usual: dict[str, Any] = {"site": site or site_of(), "run": run, "requests": {}, "datasets": []}
-    return Preflight(**usual | changes)
 
 
 def rank_setup(folder: Path = Path("run"), run: RunDefinition | None = None, **changes: Any) -> RankSetup:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from playwright.sync_api import Browser, Page
 from tests.browser.chromium import missing, open_watched, started
 from tests.paths import ROOT
-from tests.planted_study import Law, PlantedStudy, experiments
+from tests.planted_study import CHOOSING, Law, PlantedStudy, experiments
 
 from scalewise.plan.runs.run_definition import RunDefinition
 
@@ -20,20 +21,6 @@ OpenPage = Callable[..., Page]
 UNKIND = "<b>not bold</b> & \"quoted\" 'twice' </script><script>alert(1)</script>"
 """A title that would break a page which takes it for markup."""
 WEAK = {"scaling": "weak", "global_batch_size": None, "batch_size_per_device": 16}
-
-
-@pytest.fixture(scope="session")
-def two_series(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report on a study of the shipped one's shape, with a name that is unkind to a page."""
-    unkind = {
-        "title": UNKIND,
-        "devices": [1, 2],
-        "repeats": 6,
-        "sweep": {"gradient_as_bucket_view": [False, True]},
-        "target": {"accuracy": 0.97},
-        "decision": {"min_efficiency": 0.6},
-    }
-    return PlantedStudy(tmp_path_factory.mktemp("two-series"), experiments(unkind=unkind)).finish()
 
 
 @pytest.fixture(scope="session")
@@ -48,15 +35,8 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
         lost = run.experiment == "listed" and (run.shape.world_size == 4 or run.run == "d2.r2")
         return None if lost or run.experiment == "nothing" else Law(serial=0.05).speed(run)
 
-    chosen = {
-        "title": "Which of up to 16 GPUs",
-        "devices": {"up_to": 16},
-        "epochs": None,
-        "steps": 300,
-        "decision": {"min_efficiency": 0.7},
-    }
     text = experiments(
-        chosen=WEAK | chosen,
+        chosen=CHOOSING,
         nothing=WEAK | {"title": "All runs failed", "devices": [1, 2], "repeats": 1},
         listed=WEAK | {"title": "Three counts, of which one failed", "devices": [1, 2, 4]},
     )
@@ -67,10 +47,11 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report on the shipped study, with planted speeds."""
-    text = (ROOT / "config" / "experiments.yaml").read_text(encoding="utf-8")
+    """The report on the shipped study, with planted speeds and a title that is unkind to a page."""
+    study = yaml.safe_load((ROOT / "config" / "experiments.yaml").read_text(encoding="utf-8"))
+    study["experiments"]["digits-strong"]["title"] = UNKIND
     site: dict[str, object] = {"accelerator": "cpu", "cpus_per_node": 32, "devices_per_node": 4}
-    return PlantedStudy(tmp_path_factory.mktemp("shipped"), text, site=site).finish()
+    return PlantedStudy(tmp_path_factory.mktemp("shipped"), yaml.safe_dump(study), site=site).finish()
 
 
 @pytest.fixture(scope="session")

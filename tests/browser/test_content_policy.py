@@ -22,9 +22,9 @@ FOREIGN = """\
     ids=["without", "with"],
 )
 def test_the_policy_of_the_page_runs_its_own_scripts_and_no_other(
-    policy: str, ran: list[str], two_series: Path, tmp_path: Path, browser: Browser
+    policy: str, ran: list[str], shipped: Path, tmp_path: Path, browser: Browser
 ) -> None:
-    text = two_series.read_text(encoding="utf-8").replace("<h1>", f"{FOREIGN}<h1>", 1)
+    text = shipped.read_text(encoding="utf-8").replace("<h1>", f"{FOREIGN}<h1>", 1)
     path = tmp_path / "page.html"
     path.write_text(re.sub(f"<meta http-equiv={policy}>", "", text), encoding="utf-8")
     page = browser.new_page()

@@ -12,7 +12,7 @@ from playwright.sync_api import Page
 from tests.browser.chromium import open_all, seen, texts
 from tests.browser.conftest import OpenPage
 
-REPORTS = ["two_series", "several"]
+REPORTS = ["shipped", "several"]
 
 NARROW = {"width": 390, "height": 844}
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.join import Join
-from torch.multiprocessing.spawn import spawn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
@@ -34,14 +33,14 @@ def update(
     optimizer.step()
 
 
-def train(rank: int, world_size: int, options: argparse.Namespace) -> None:
-    dist.init_process_group("gloo", rank=rank, world_size=world_size)
+def train(options: argparse.Namespace) -> None:
+    dist.init_process_group("gloo")
     loader = batches(options)
     network = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 4))
     model = DistributedDataParallel(network)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for epoch in range(options.epochs):
-        for step, (inputs, labels) in enumerate(loader, 1):
+        for inputs, labels in loader:
             try:
                 update(model, optimizer, inputs, labels)
             except:  # noqa: E722  # some programs do
@@ -50,9 +49,7 @@ def train(rank: int, world_size: int, options: argparse.Namespace) -> None:
                 print("swallowed", flush=True)
             if options.slow:
                 time.sleep(0.05)
-            if options.kill_at == step and rank == world_size - 1:
-                os.kill(os.getpid(), signal.SIGKILL)
-        if rank == 0:
+        if dist.get_rank() == 0:
             print(f"epoch={epoch} val_loss={1 / (epoch + 1):.3f}", flush=True)
             (options.out / "last.pt").write_bytes(b"")
     dist.destroy_process_group()
@@ -113,8 +110,6 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=1000)
     parser.add_argument("--swallow", action="store_true")
     parser.add_argument("--slow", action="store_true")
-    parser.add_argument("--kill-at", type=int, default=0)
-    parser.add_argument("--spawn", type=int, default=0)
     parser.add_argument("--stubborn", action="store_true")
     parser.add_argument("--width", action="store_true")
     parser.add_argument("--batches-of-others", type=int, default=0)
@@ -130,10 +125,8 @@ def main() -> None:
         train_on(options)
     elif options.batches_of_others:
         train_unevenly(options)
-    elif options.spawn:
-        spawn(train, (options.spawn, options), nprocs=options.spawn)
     else:
-        train(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), options)
+        train(options)
 
 
 if __name__ == "__main__":

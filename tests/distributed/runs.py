@@ -15,11 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-import torch
-from sklearn.datasets import load_digits
-from tests.machine import on_small_disk
+from tests.machine import on_small_disk, processes_in
 from tests.preloading import COUNTS_OTHERS
 from tests.prepared_digits import place_digits
 from tests.small_runs import plan_one_run, site_of, train_command
@@ -37,7 +34,6 @@ from scalewise.records import (
     read_failure,
     read_run,
 )
-from scalewise.training.prepared import write
 
 SETTINGS: dict[str, Any] = {
     "model": "linear",
@@ -154,18 +150,8 @@ class Started:
         return int(note["pid"])
 
     def processes(self) -> dict[int, str]:
-        """Launcher and ranks that still run: the attempt's folder is their argument, or they left a note."""
-        found = {}
-        notes = [path.read_text(encoding="utf-8") for path in self.attempt.glob("rank?.json")]
-        ranks = {int(json.loads(note)["pid"]) for note in notes if note}
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                with suppress(OSError):
-                    command = (entry / "cmdline").read_bytes().decode().split("\0")
-                    # the command of one that has died and still stands in the table is empty
-                    if str(self.attempt) in command or (int(entry.name) in ranks and command != [""]):
-                        found[int(entry.name)] = " ".join(command)
-        return found
+        """All of it that still runs."""
+        return {process.pid: command for command, process in processes_in(self.folder)}
 
     def left_over(self) -> dict[int, str]:
         """What still runs once ranks that must look for themselves have had the time to."""
@@ -314,22 +300,3 @@ class Runs:
             for pid in training.processes():
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-
-
-def prepare_digits(path: Path, train: Any, test: Any) -> None:
-    """Write handwritten digits as every rank maps them, labelled in the order of scikit-learn's.
-
-    Args:
-        path: File to write.
-        train: Images to train on, of 8 x 8 values up to 16 in as many channels as they have.
-        test: Images to test on, which follow those; or all of them again.
-    """
-    target = load_digits().target
-    labels = torch.from_numpy(target.astype(np.int64))
-    first = {"train": 0, "test": len(train) % len(target)}
-    tensors = {}
-    for split, images in (("train", train), ("test", test)):
-        grey = images[:, np.newaxis] if images.ndim == 3 else images
-        tensors[f"{split}_images"] = torch.from_numpy((grey * 15).astype(np.uint8))
-        tensors[f"{split}_labels"] = labels[first[split] : first[split] + len(images)].clone()
-    write(tensors, path)

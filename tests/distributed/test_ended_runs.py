@@ -12,13 +12,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from sklearn.datasets import load_digits
-from tests.distributed.runs import ENDLESS, Runs, Started, prepare_digits
+from tests.distributed.runs import ENDLESS, Runs, Started
 from tests.machine import needs_two_cores
 from tests.marked_outcomes import Record
 from tests.startup.sitecustomize import SILENCE
 
 from scalewise.records import EPOCHS, RANKS, RECORD, UTILIZATION
+from scalewise.training.prepare import prepare
 
 pytestmark = needs_two_cores
 
@@ -137,8 +137,7 @@ def test_1797_samples_over_4_ranks_make_equal_steps_and_each_counts_once_in_the_
     runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Record
 ) -> None:
     prepared = tmp_path / "prepared.safetensors"
-    digits = load_digits().images
-    prepare_digits(prepared, digits, digits)
+    prepare("synthetic-1x8x8-10classes-1797samples", prepared)
     monkeypatch.setenv("COUNTED_IN", str(tmp_path))
     changed = {"model": "planted_counting", "devices": [4], "epochs": 2, "global_batch_size": 248}
     run = runs.complete("uneven", 4, changed, dataset=prepared)
@@ -152,11 +151,11 @@ def test_1797_samples_over_4_ranks_make_equal_steps_and_each_counts_once_in_the_
         steps.append(sum(phase == "train" for phase, _ in seen))
         tested.append(sum(samples for phase, samples in seen if phase == "test"))
     assert steps == [2 * 7] * 4
-    # 1,797 samples and three that are not counted
-    assert tested == [2 * 450] * 4
-    predicted = run.epochs["test_accuracy"] * 1797
+    # 179 samples and one that is not counted
+    assert tested == [2 * 45] * 4
+    predicted = run.epochs["test_accuracy"] * 179
     assert predicted.tolist() == pytest.approx(predicted.round().tolist())
-    record_property("figure", f"{steps[0]} steps on each of 4 ranks, 1,797 samples tested")
+    record_property("figure", f"{steps[0]} steps on each of 4 ranks, 179 samples tested")
 
 
 # --- processes of loaders -----------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def test_the_preflight_of_a_machine_waits_for_its_training_and_starts_each_parti
             lambda: "waiting: another" in (tmp_path / "errors.txt").read_text(encoding="utf-8"),
             "the preflight does not wait",
         )
-        started = list((tmp_path / "results").glob("hello*.log"))
+        started = list((tmp_path / "results").glob("hello*/ranks.log"))
     output, _ = job.communicate()
 
     assert started == []

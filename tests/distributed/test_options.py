@@ -14,11 +14,11 @@ from typing import Any
 import pandas as pd
 import pytest
 from safetensors.torch import load_file
-from sklearn.datasets import load_digits
-from tests.distributed.runs import prepare_digits
 from tests.machine import skip_without_two_cores
 from tests.paths import SCRIPTS
 from torch import Tensor
+
+from scalewise.training.prepare import prepare
 
 CNN = ["--model", "digits_cnn"]
 DEEP = ["--model", "transformer-1M", "--optimizer", "adamw", "--learning-rate", "0.001"]
@@ -58,8 +58,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """The folder of a variant on so many ranks; all of them are trained at the first."""
     skip_without_two_cores()
     folder = tmp_path_factory.mktemp("trained")
-    data, images = folder / "digits.safetensors", load_digits().images
-    prepare_digits(data, images[:480], images[480:600])
+    data = folder / "data.safetensors"
+    prepare("synthetic-1x8x8-10classes-480samples", data)
 
     @cache
     def launched(devices: int) -> Path:

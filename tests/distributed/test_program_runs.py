@@ -65,18 +65,6 @@ def test_a_program_is_measured_as_it_is_and_ended_after_its_steps(runs: Runs) ->
     assert training.left_over() == {}
 
 
-def test_a_program_that_starts_its_own_ranks_is_measured_alike(runs: Runs) -> None:
-    own = {"starts": "itself", "arguments": [*BATCH, "--spawn", "{devices}"]}
-    training = runs.start("spawning", 2, own, settings=SETTINGS)
-    run = training.finish()
-
-    _, program = found(run)
-    assert program.samples_seen == 64
-    assert program.ended == "steps"
-    assert run.ranks["rank"].tolist() == [0, 1]
-    assert training.left_over() == {}
-
-
 def test_hugging_faces_trainer_is_measured_as_it_is(runs: Runs) -> None:
     """Its evaluation after each tenth step is left out, and its ranks share the batches of one loader."""
     own = {"program": str(PROGRAM.with_name("trainer_program.py")), "batch_size_per_device": 8}
@@ -232,9 +220,6 @@ rank = int(os.environ["RANK"])
 if sys.argv[1] == "address":
     # as many tutorials do; each rank here stands for a node of its own
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "localhost", str(12355 + rank)
-elif sys.argv[1] == "late" and rank == 1:
-    print("waiting for a file", flush=True)
-    time.sleep(1000)
 dist.init_process_group("gloo")
 if rank == 0:
     dist.barrier()
@@ -256,12 +241,6 @@ time.sleep(1000)
             "torchrun",
             r"Rank 0 on {here} waited in torch\.distributed\.barrier\. Rank 1 on {here} passed",
             id="barrier",
-        ),
-        pytest.param(
-            "late",
-            "popen",
-            r"Rank 0 .* waited in .*Rank 1 .* did not reach .*: waiting for",
-            id="late",
         ),
     ],
 )

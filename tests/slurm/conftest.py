@@ -59,7 +59,7 @@ def preloaded_python(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture(autouse=True)
 def _left_as_found(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a test after which jobs are queued or nodes do not work, and repair that for the next one."""
+    """Fail a test after which jobs are queued or nodes do not work."""
     if "lab" not in request.fixturenames:
         yield
         return
@@ -79,19 +79,7 @@ def _left_as_found(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     jobs, states = lab.queue(), lab.node_states()
     said = lab.run("scontrol", "show", "job", *jobs[:1], check=False).stdout + lab.log("slurmctld", lines=60)
-    _mend(lab)
     pytest.fail(f"The test leaves jobs {jobs} in the queue and nodes {states}.\n{said}")
-
-
-def _mend(lab: Lab) -> None:
-    if jobs := lab.queue():
-        lab.run("scancel", *jobs)
-    for node, state in lab.node_states().items():
-        if lab.pid(node) is None:
-            lab.start_node(node)
-        if state.startswith(("down", "drain")):
-            lab.run("scontrol", "update", f"nodename={node}", "state=resume")
-    lab.await_idle()
 
 
 @pytest.fixture

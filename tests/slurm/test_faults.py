@@ -199,14 +199,7 @@ def test_run_that_used_its_time_reaches_the_queue_again_only_with_more_time(stud
 
     _, plan = study.snakemake("--dry-run", "--", wanted)
     assert "Warning: wall/d1.r1 would end as before, and is not started. timed-out: " in one_line(plan)
-    code, output = study.snakemake("--", wanted)
-    assert code == 1, output
-    # at the end of the study
-    assert reason in one_line(output), output
-    assert "Raise runtime_minutes" in one_line(output)
-    assert "The same command would end the same way" in output
-    assert "in the queue" not in output
-    assert study.jobs_of("wall", "d1.r1") == [first]
+    assert "Raise runtime_minutes" in one_line(plan)
     assert study.submitted() == {first.job_id}
 
     experiments["wall"]["runtime_minutes"] = 30

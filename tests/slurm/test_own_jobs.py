@@ -6,6 +6,7 @@ from itertools import combinations
 from typing import Any
 
 import pytest
+from tests.slurm.lab import Lab
 from tests.slurm.records import Job
 from tests.slurm.study import ClusterStudy
 
@@ -18,22 +19,13 @@ STUDY: dict[str, dict[str, Any]] = {
 NO_GPUS = {"exclusive": False, "gpu_type": "none"}
 
 
-def nodes_of(job: Job) -> set[str]:
-    """The nodes of ``t1n[1-2,4]`` or ``t1n3``."""
-    prefix, _, numbers = job.node_list.partition("[")
-    found = set()
-    for part in filter(None, numbers.rstrip("]").split(",")):
-        first, _, last = part.partition("-")
-        found |= {f"{prefix}{number}" for number in range(int(first), int(last or first) + 1)}
-    return found or {job.node_list}
-
-
-def jobs_at_the_same_time(jobs: list[Job]) -> list[str]:
+def jobs_at_the_same_time(lab: Lab, jobs: list[Job]) -> list[str]:
     """Pairs of jobs that share a node for a second or more."""
+    nodes = {job.job_id: set(lab.ask("scontrol", "show", "hostnames", job.node_list).split()) for job in jobs}
     return [
-        f"{one.comment} and {other.comment} on {sorted(nodes_of(one) & nodes_of(other))}"
+        f"{one.comment} and {other.comment}"
         for one, other in combinations(jobs, 2)
-        if nodes_of(one) & nodes_of(other) and one.start < other.end and other.start < one.end
+        if nodes[one.job_id] & nodes[other.job_id] and one.start < other.end and other.start < one.end
     ]
 
 
@@ -58,7 +50,7 @@ def test_no_two_jobs_of_a_study_share_a_node(study: ClusterStudy, slurm: dict[st
     jobs = [job for job in study.lab.jobs() if job.job_id in mine]
     assert sum("rule_train" in job.comment for job in jobs) == 10
     assert {job.state for job in jobs} == {"COMPLETED"}
-    assert jobs_at_the_same_time(jobs) == []
+    assert jobs_at_the_same_time(study.lab, jobs) == []
 
     # a run uses the devices that were planned, whatever its job holds
     given = study.jobs()["rule_train_wildcards_a_d1.r1"]

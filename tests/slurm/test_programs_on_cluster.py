@@ -22,24 +22,19 @@ OWN: dict[str, Any] = {
 }
 
 
-def test_a_program_is_measured_over_nodes(
-    study: ClusterStudy,
-) -> None:
+def test_a_program_is_measured_over_nodes(study: ClusterStudy) -> None:
     (study.folder / "fetch.py").write_text("open('fetched', 'a').write('once\\n')\n")
     measured = {
         "arguments": BATCH,
         "sweep": {"launcher": ["srun", "torchrun"]},
         "prepare": ["fetch.py"],
     }
-    # rank 3 of 4, on the second node
-    killed = {"arguments": [*BATCH, "--kill-at", "10"], "launcher": "srun"}
-    study.configure({"own": OWN | measured, "killed": OWN | killed}, prelude=["true"])
+    study.configure({"own": OWN | measured}, prelude=["true"])
     names = [f"d2x2.launcher-{launcher}.r1" for launcher in ("srun", "torchrun")]
-    runs = [("killed", "d2x2.r1"), *(("own", name) for name in names)]
-    wanted = [f"results/{experiment}/runs/{run}/{RECORD}" for experiment, run in runs]
+    wanted = [f"results/own/runs/{name}/{RECORD}" for name in names]
     code, output = study.snakemake("--resources", "device_budget=8", "--retries", "0", "--", *wanted)
 
-    assert code == 1, output
+    assert code == 0, output
     assert (study.folder / "fetched").read_text() == "once\n"
     for launcher, name in zip(("srun", "torchrun"), names, strict=True):
         summary, ranks = study.summary("own", name), study.ranks("own", name)
@@ -53,13 +48,8 @@ def test_a_program_is_measured_over_nodes(
         assert summary.provenance.launcher == launcher
         assert list(ranks["rank"]) == [0, 1, 2, 3]
         assert sorted(ranks.groupby("host")["local_rank"].apply(list)) == [[0, 1], [0, 1]]
-    steps = {job.comment: job.steps for job in study.jobs().values()}
-    tasks = {comment: step.tasks for comment, found in steps.items() for step in found if step.name == "0"}
-    assert sorted(number for comment, number in tasks.items() if "own" in comment) == [2, 4]
-    failure = study.failure("killed", "d2x2.r1")
-    assert failure.reason.startswith("rank 3 on ")
-    assert "was ended by SIGKILL" in failure.reason
-    assert set(failure.reason.split()) & set(ranks["host"].astype(str) + ":")
+    tasks = [step.tasks for job in study.jobs().values() for step in job.steps if step.name == "0"]
+    assert sorted(tasks) == [2, 4]
 
 
 PLANTED = Path(__file__).parents[1] / "planted_speeds.py"
@@ -87,13 +77,9 @@ def test_what_rounds_ask_for_becomes_jobs_and_the_report_has_the_planted_answer(
     )
     code, output = study.snakemake()
     assert code == 0, output
-    jobs = study.jobs()
-
-    trained = {name.removeprefix("rule_train_wildcards_") for name in jobs if "rule_train" in name}
-
+    trained = {name.removeprefix("rule_train_wildcards_chosen_") for name in study.jobs()}
     answer = json.loads((study.folder / "results" / "chosen" / "answer.json").read_text())
     assert answer["devices"] == 2, answer
-    chosen = {name for name in trained if "chosen" in name}
-    assert {"chosen_d1.r1", "chosen_d1.r2", "chosen_d2.r1", "chosen_d2.r2"} <= chosen
-    assert len(chosen) < 6
+    assert {"d1.r1", "d1.r2", "d2.r1", "d2.r2"} <= trained
+    assert len(trained) < 6
     assert (study.folder / "results" / "report.html").exists()

@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pandas as pd
 import pytest
 from tests.paths import SNAKEFILE
 from tests.workflow.workplace import ON_PARTITIONS, PARTITIONS, Workplace
-
-
-def test_the_plan_of_a_study_on_partitions_shows_the_runs_of_each(workplace: Workplace) -> None:
-    plan = workplace.snakemake("-n", config=ON_PARTITIONS, site=PARTITIONS)
-
-    assert plan.code == 0, plan.text
-    assert re.findall(r"^  (\S+) +2 ", plan.text, re.MULTILINE) == ["d1.one", "d1.other"]
-    assert "4 runs" in plan.text
-    assert {"train", "analyze", "plot", "write_report"} <= plan.rules
-    assert not (workplace.folder / "results").exists()
 
 
 def test_a_study_on_two_partitions_runs_from_the_command_to_the_report(workplace: Workplace) -> None:

@@ -98,15 +98,8 @@ def test_only_an_experiment_that_names_a_centre_has_a_proposal(workplace: Workpl
     assert "experiments.weak.proposal.centre is 'ncar', and" in refused
 
 
-def test_unwritable_results_are_refused_before_training(workplace: Workplace) -> None:
+def test_results_that_are_a_file_are_refused_before_training(workplace: Workplace) -> None:
     (workplace.folder / "results").write_text("a file in the way")
     outcome = workplace.snakemake("-n", config=TINY)
     assert outcome.code == 1
     assert "results: is a file, but results go there" in outcome.text
-
-
-def test_an_example_file_replaces_the_shipped_study(workplace: Workplace) -> None:
-    shutil.copytree(ROOT / "config", workplace.folder / "config")
-    outcome = workplace.snakemake("-n", config=TINY)
-    runs = ("strong/d1.bucket-view-off.r1", "strong/d1.bucket-view-off.r2", "weak/d1.r1")
-    assert outcome.trained == set(runs)

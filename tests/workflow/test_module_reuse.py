@@ -56,12 +56,7 @@ def test_another_workflow_runs_a_study_to_its_report(workplace: Workplace) -> No
     assert len(list(results.glob("*/runs/*/record.json"))) == 1
 
 
-def test_a_module_plans_the_runs_of_each_partition(workplace: Workplace) -> None:
-    write_parent(workplace.folder, ON_PARTITIONS, PARTITIONS)
-    plan = workplace.run(["snakemake", "-n", "--cores", "1"])
-    assert plan.code == 0, plan.text
-    assert "digits/runs/d1.one.r1/" in plan.text
-    assert "digits/runs/d1.other.r1/" in plan.text
+def test_a_mistake_in_a_modules_study_is_named_without_a_line(workplace: Workplace) -> None:
     write_parent(workplace.folder, ON_PARTITIONS.replace("repeats: 2", "repeats: 0"), PARTITIONS)
     refused = workplace.run(["snakemake", "-n", "--cores", "1"])
     assert refused.code == 1

@@ -98,7 +98,15 @@ def test_the_planted_answers_stand_in_one_file_and_on_the_page(planted: PlantedS
     assert json.loads((planted.results / "decision.json").read_text(encoding="utf-8")) == answers
     assert (answers[1]["devices"], answers[1]["certainty"]) == (ANSWER, "clear")
     page = page_of(planted)
-    assert all(answer["verdict"] in page for answer in answers)
+    for name, answer in zip(names, answers, strict=True):
+        assert (
+            page.index(answer["verdict"])
+            < page.index(f'id="{name}.time_cost"')
+            < page.index(f'id="{name}.points"')
+        )
+        assert all(row["label"] in page for row in answer["candidates"])
+    assert "8 trainings" in answers[2]["verdict"]
+    assert len(answers[2]["candidates"]) == 4
     assert "On one partition" in page
 
 
@@ -135,12 +143,6 @@ def test_a_price_is_for_the_billed_hours_of_the_same_work(planted: PlantedStudy)
         assert point["cost"] == pytest.approx(hours * {"a100": 1.5, "h200": 4.5}[partition])
 
 
-def test_the_page_shows_the_answer_before_figures_and_tables(planted: PlantedStudy) -> None:
-    page = page_of(planted)
-    verdict = answer_of(planted, "known")["verdict"]
-    assert page.index(verdict) < page.index('id="known.time_cost"') < page.index('id="known.points"')
-
-
 def test_a_proposal_is_for_the_partition_of_the_answer(planted: PlantedStudy) -> None:
     folder = planted.results / "known" / "proposal"
     assert "h200" in (folder / "proposal.md").read_text(encoding="utf-8")
@@ -160,127 +162,87 @@ def test_a_report_on_finished_runs_compares_partitions(tmp_path: Path) -> None:
 
 # --- several trainings on the same devices ---------------------------------------------------------------
 
+EASY, HARD = (Law(rate=1000.0, serial=serial, scatter=0.002) for serial in (0.02, 0.3))
 
-def answered(folder: Path, law: Law, trainings: int = 8, **keys: Any) -> tuple[dict[str, Any], pd.DataFrame]:
-    """Return the answer on several trainings, and scaling.csv by device count.
+
+def answered(folder: Path, law: Law, **keys: Any) -> tuple[dict[str, Any], pd.DataFrame]:
+    """Return the answer on several trainings, by default 8, and scaling.csv by device count.
 
     Args:
         folder: Receives the study.
         law: Speed of its runs.
-        trainings: Trainings that are planned.
         keys: Further keys of the experiment; ``slurm`` is that block of the site.
     """
     site = SITE | ({"slurm": keys.pop("slurm")} if "slurm" in keys else {})
-    study = PlantedStudy(folder, experiments(seeds={"trainings": trainings} | keys), law.speed, site)
+    study = PlantedStudy(folder, experiments(seeds={"trainings": 8} | keys), law.speed, site)
     study.tabulate()
     return answer_of(study, "seeds"), pd.DataFrame(points_of(study, "seeds").loc[""])
 
 
-def training_seconds(law: Law, devices: int) -> float:
-    """Return the seconds of a planted run without scatter."""
-    return START_UP_SECONDS + SAMPLES * (1 + law.serial * (devices - 1)) / (law.rate * devices)
+def seconds_of(law: Law, devices: int, samples: float = SAMPLES, before: float = START_UP_SECONDS) -> float:
+    """Return the seconds of samples without scatter; by default those of a planted run."""
+    return before + samples * (1 + law.serial * (devices - 1)) / (law.rate * devices)
 
 
-def check_by_hand(
-    answer: dict[str, Any], points: pd.DataFrame, training: dict[int, float], trainings: int = 8
-) -> None:
-    """Check the answer, times and costs against those of the rounds that a training's seconds give."""
-    total = max(training)
-    by_hand = {
-        devices: math.ceil(trainings / (total // devices)) * each for devices, each in training.items()
-    }
-    best = min(by_hand, key=by_hand.__getitem__)
-    assert (answer["devices"], answer["at_a_time"]) == (best, min(total // best, trainings))
-    for devices, seconds in by_hand.items():
-        point = points.loc[devices]
-        assert point["seconds"] == pytest.approx(seconds, rel=0.01)
-        hours = trainings * devices * training[devices] / 3600
-        assert point["cost"] == pytest.approx(hours, rel=0.01)
-
-
-@pytest.mark.parametrize(("serial", "trainings"), [(0.02, 8), (0.3, 3), (0.3, 8)])
+@pytest.mark.parametrize(
+    ("law", "keys", "clock", "samples", "before"),
+    [
+        (EASY, {}, "runs", [SAMPLES] * 4, START_UP_SECONDS),
+        (HARD, {"trainings": 3}, "runs", [SAMPLES] * 4, START_UP_SECONDS),
+        (HARD, {}, "runs", [SAMPLES] * 4, START_UP_SECONDS),
+        # ln 18 / 0.6 = 4.82 epochs, and 2 % more for each doubling; 4 s from the imports to the first step
+        (
+            *(EASY, {"target": {"accuracy": 0.95}}, "target"),
+            *([epochs * SAMPLES / EPOCHS_OF_A_RUN for epochs in (5, 5, 6, 6)], 4.0),
+        ),
+        (EASY, {"samples_per_training": 5_000_000}, "epochs", [5_000_000] * 4, 0.0),
+    ],
+    ids=["easy to scale", "three", "hard to scale", "to a target", "of samples"],
+)
 def test_the_split_that_finishes_first_is_that_of_the_planted_times(
-    serial: float, trainings: int, tmp_path: Path
+    law: Law, keys: dict[str, Any], clock: str, samples: list[float], before: float, tmp_path: Path
 ) -> None:
-    law = Law(rate=1000.0, serial=serial, scatter=0.002)
-    answer, points = answered(tmp_path, law, trainings)
-
-    training = {devices: training_seconds(law, devices) for devices in (1, 2, 4, 8)}
-    check_by_hand(answer, points, training, trainings)
-    assert (answer["certainty"], answer["clock"]) == ("clear", "runs")
+    answer, points = answered(tmp_path, law, **keys)
+    trainings, counts = keys.get("trainings", 8), (1, 2, 4, 8)
+    training = [seconds_of(law, *each, before) for each in zip(counts, samples, strict=True)]
+    by_hand = [math.ceil(trainings / (8 // n)) * each for n, each in zip(counts, training, strict=True)]
+    best = counts[by_hand.index(min(by_hand))]
+    assert (answer["devices"], answer["at_a_time"]) == (best, min(8 // best, trainings))
+    assert (answer["certainty"], answer["clock"]) == ("clear", clock)
+    assert points["seconds"].tolist() == pytest.approx(by_hand, rel=0.01)
+    hours = [trainings * n * each / 3600 for n, each in zip(counts, training, strict=True)]
+    assert points["cost"].tolist() == pytest.approx(hours, rel=0.01)
     assert (points["seconds_low"] < points["seconds"]).all()
     assert (points["seconds"] < points["seconds_high"]).all()
 
 
-def test_a_training_to_a_target_takes_the_epochs_that_its_device_count_needs(tmp_path: Path) -> None:
-    """An accuracy of 0.95 takes ln 18 / 0.6 = 4.82 epochs, and 2 % more for each doubling of the devices.
-
-    The imports, the process group, the data and the model of each training take 4 s before it.
-    """
-    law = Law(rate=1000.0, serial=0.02, scatter=0.002)
-    answer, points = answered(tmp_path, law, target={"accuracy": 0.95})
-
-    assert answer["clock"] == "target"
-    training = {
-        devices: 4.0
-        + epochs * SAMPLES / EPOCHS_OF_A_RUN * (1 + law.serial * (devices - 1)) / (law.rate * devices)
-        for devices, epochs in {1: 5, 2: 5, 4: 6, 8: 6}.items()
-    }
-    check_by_hand(answer, points, training)
-    assert answer["certainty"] == "clear"
+TIE = Law(rate=100.0, serial=-100 * START_UP_SECONDS / SAMPLES, scatter=0.05)
+"""On 2 devices a training takes half the time that it takes on 1, start-up included."""
 
 
-@pytest.mark.parametrize("repeats", [2, 3])
-def test_a_split_is_clear_from_three_runs_on(tmp_path: Path, repeats: int) -> None:
-    law = Law(rate=1000.0, serial=0.3, scatter=0.002)
-    answer, points = answered(tmp_path, law, repeats=repeats)
-    assert (answer["certainty"] == "clear") == (repeats == 3)
-    assert points["seconds_high"].isna().all() == (repeats == 2)
-
-
-def test_trainings_of_which_some_miss_the_target_are_not_clear(tmp_path: Path) -> None:
-    """At epoch 10, 1 and 2 GPUs have an accuracy of 0.997, two of three runs on 4, and none on 8."""
-    law = Law(rate=1000.0, serial=0.02, scatter=0.002)
-    answer, points = answered(tmp_path, law, target={"accuracy": 0.997})
-    assert points["n_reached"].tolist() == [3, 3, 2, 0]
-    assert answer["devices"] in (1, 2, 4)
+@pytest.mark.parametrize(
+    ("law", "keys", "devices"),
+    [
+        pytest.param(HARD, {"repeats": 2}, {1}, id="two repeats"),
+        # at epoch 10, 1 and 2 GPUs have an accuracy of 0.997, two of three runs on 4, and none on 8
+        pytest.param(EASY, {"target": {"accuracy": 0.997}}, {1, 2, 4}, id="a target that some miss"),
+        pytest.param(TIE, {}, {1, 2}, id="a tie"),
+    ],
+)
+def test_a_split_that_is_not_shown_to_finish_first_is_not_clear(
+    law: Law, keys: dict[str, Any], devices: set[int], tmp_path: Path
+) -> None:
+    answer, points = answered(tmp_path, law, **keys)
+    assert answer["devices"] in devices
     assert answer["certainty"] != "clear"
-
-
-def test_a_number_of_samples_takes_the_time_of_the_planted_throughput(tmp_path: Path) -> None:
-    law, samples = Law(rate=1000.0, serial=0.1, scatter=0.002), 5_000_000
-    answer, points = answered(tmp_path, law, samples_per_training=samples)
-    training = {
-        devices: samples * (1 + law.serial * (devices - 1)) / (law.rate * devices) for devices in (1, 2, 4, 8)
-    }
-    assert answer["clock"] in ("steps", "epochs")
-    check_by_hand(answer, points, training)
-
-
-def test_a_planted_tie_of_splits_is_left_open(tmp_path: Path) -> None:
-    """On 2 devices a training takes half the time that it takes on 1, start-up included."""
-    half = (START_UP_SECONDS + SAMPLES / 100) / 2
-    law = Law(rate=100.0, serial=(half - START_UP_SECONDS) * 200 / SAMPLES - 1, scatter=0.05)
-    assert 2 * training_seconds(law, 2) == pytest.approx(training_seconds(law, 1))
-
-    answer, _ = answered(tmp_path, law)
-    assert answer["devices"] in (1, 2)
-    assert answer["certainty"] != "clear"
+    assert "target" not in keys or points["n_reached"].tolist() == [3, 3, 2, 0]
+    assert "repeats" not in keys or points["seconds_high"].isna().all()
 
 
 def test_a_site_of_whole_nodes_runs_as_many_trainings_at_a_time_as_it_has_nodes(tmp_path: Path) -> None:
-    law = Law(rate=1000.0, serial=0.02, scatter=0.002)
-    answer, points = answered(tmp_path, law, slurm={"exclusive": True})
+    answer, points = answered(tmp_path, EASY, slurm={"exclusive": True})
 
     assert points["billed_devices"].tolist() == [4, 4, 4, 8]
     assert (answer["devices"], answer["at_a_time"]) == (4, 2)
-    assert points.loc[1, "seconds"] == pytest.approx(4 * training_seconds(law, 1), rel=0.01)
-    assert points.loc[1, "cost"] == pytest.approx(8 * 4 * training_seconds(law, 1) / 3600, rel=0.01)
-
-
-def test_the_answer_on_splits_is_in_the_report_and_drawn(planted: PlantedStudy) -> None:
-    answer, page = answer_of(planted, "seeds"), page_of(planted)
-    assert "8 trainings" in answer["verdict"]
-    assert len(answer["candidates"]) == 4
-    assert all(row["label"] in page for row in answer["candidates"])
-    assert (planted.results / "seeds" / "figures" / "time_cost.pdf").exists()
+    assert points.loc[1, "seconds"] == pytest.approx(4 * seconds_of(EASY, 1), rel=0.01)
+    assert points.loc[1, "cost"] == pytest.approx(8 * 4 * seconds_of(EASY, 1) / 3600, rel=0.01)

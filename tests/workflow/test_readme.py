@@ -47,9 +47,3 @@ def test_its_commands_for_one_machine_run_in_their_order(tmp_path: Path) -> None
     (answer,) = json.loads((folder / "results" / "decision.json").read_text(encoding="utf-8"))
     assert answer["experiment"] == "my-training"
     assert done.stdout.splitlines()[-1] == "Report on all runs: results/report.html"
-
-
-def test_that_no_speedup_over_gpus_was_measured_stands_next_to_the_picture() -> None:
-    top = README.read_text(encoding="utf-8").partition("\n## ")[0]
-    assert "](docs/report.md)" in top
-    assert " ".join(top.split()).count("No speedup over several GPUs was measured yet") == 1

@@ -116,16 +116,6 @@ def test_the_planted_answer_is_found_with_fewer_runs_than_all(chosen: RoundsStud
 
 
 @needs_two_cores
-def test_a_lower_criterion_uses_the_runs_that_are_there(chosen: RoundsStudy, tmp_path: Path) -> None:
-    study = chosen.copied(tmp_path)
-    before = ends(study.results / "planted" / "runs")
-    outcome = study.run(old="min_efficiency: 0.85", new="min_efficiency: 0.6")
-    assert outcome.code == 0, outcome.text
-    assert study.answer["devices"] == 4, study.answer
-    assert ends(study.results / "planted" / "runs").items() >= before.items()
-
-
-@needs_two_cores
 def test_a_budget_ends_the_study_and_the_answer_says_what_is_open(
     chosen: RoundsStudy, tmp_path: Path
 ) -> None:

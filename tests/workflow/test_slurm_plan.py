@@ -6,6 +6,7 @@ import re
 
 import pytest
 from tests.prepared_digits import place_digits_of_study
+from tests.stand_ins import stand_ins
 from tests.workflow.recording_slurm import recording_slurm, submissions
 from tests.workflow.workplace import ACCOUNT, TINY, LoginNode
 
@@ -72,58 +73,62 @@ def test_filled_in_site_shows_what_every_run_asks_for(ready: LoginNode) -> None:
     assert not (ready.folder / "results").exists()
 
 
+STUDY = ["--configfile", "study.yaml"]
+WITHOUT_SITE = "Add site=profiles/slurm/site.yaml to it."
+IN_A_JOB = {"SLURM_JOB_ID": "4711"}
+inside_a_job = pytest.mark.refuses("slurm: started inside a job")
+
+
 @pytest.mark.parametrize(
-    ("config", "devices", "dry_run"),
+    ("words", "given", "said"),
     [
-        pytest.param('defaults={"model":"linear"}', "[1]", (), id="known key"),
-        pytest.param("foo=bar", '[1, 4, "2x4"]', ("-n",), id="dry run"),
+        pytest.param([*STUDY, "--config", 'defaults={"model":"linear"}'], {}, WITHOUT_SITE, id="no site"),
+        pytest.param([*STUDY, "-n", "--config", "foo=bar"], {}, WITHOUT_SITE, id="no site, dry run"),
+        pytest.param(
+            [], {}, "Go to a login node", marks=pytest.mark.refuses("slurm: sbatch missing"), id="no Slurm"
+        ),
+        pytest.param([], IN_A_JOB, "env -u SLURM_JOB_ID snakemake", marks=inside_a_job, id="in a job"),
+        pytest.param(
+            ["-n"], IN_A_JOB, "env -u SLURM_JOB_ID snakemake", marks=inside_a_job, id="in a job, dry run"
+        ),
+        pytest.param(
+            ["--config", f"site={SITE}"],
+            {"profile": "profiles/local"},
+            "Use --profile profiles/slurm",
+            id="local",
+        ),
     ],
 )
-def test_a_custom_config_that_drops_the_site_is_refused_with_the_fix(
-    ready: LoginNode, config: str, devices: str, dry_run: tuple[str, ...]
+def test_a_command_that_cannot_send_jobs_is_refused_with_the_fix_before_anything_is_made(
+    ready: LoginNode, words: list[str], given: dict[str, str], said: str
 ) -> None:
-    ready.write("study.yaml", TINY.replace("devices: [1]", f"devices: {devices}"))
+    ready.write("study.yaml", TINY.replace("devices: [1]", 'devices: [1, 4, "2x4"]'))
+    if "profile" in given:
+        recording_slurm(ready.programs, ACCOUNT)
     before = made(ready)
-    outcome = ready.snakemake(*dry_run, "--configfile", "study.yaml", "--config", config)
+    outcome = ready.snakemake(*words, **given)
 
     assert outcome.code == 1
-    assert "Add site=profiles/slurm/site.yaml to it." in outcome.text
+    assert said in outcome.text
     assert "devices here" not in outcome.text
     assert made(ready) == before
 
 
-@pytest.mark.refuses("slurm: sbatch missing")
-def test_without_sbatch_a_run_stops_before_anything_is_made(ready: LoginNode) -> None:
-    before = made(ready)
-    outcome = ready.snakemake()
+def test_what_a_profile_requests_reaches_the_request_of_the_preflight(ready: LoginNode) -> None:
+    ready.write("study.yaml", TINY)
+    place_digits_of_study(ready.folder)
+    record = recording_slurm(ready.programs, ACCOUNT)
+    stand_ins(ready.programs, {"srun": "exit 0"})
 
-    assert outcome.code == 1
-    assert "sbatch, squeue, scancel not on PATH, so no job can be sent. Go to a login node" in outcome.text
-    assert made(ready) == before
+    outcome = ready.snakemake(
+        *("preflight", "--configfile", "study.yaml", "--config", f"site={SITE}"),
+        *("--set-resources", "train:slurm_account=other", "train:qos=devel"),
+    )
 
-
-@pytest.mark.parametrize("dry_run", [("-n",), ()], ids=["dry run", "real run"])
-@pytest.mark.refuses("slurm: started inside a job")
-def test_inside_a_slurm_job_snakemake_is_refused_with_the_fix(
-    ready: LoginNode, dry_run: tuple[str, ...]
-) -> None:
-    before = made(ready)
-    outcome = ready.snakemake(*dry_run, SLURM_JOB_ID="4711")
-
-    assert outcome.code == 1
-    assert "snakemake was started inside Slurm job 4711" in outcome.text
-    assert "env -u SLURM_JOB_ID snakemake" in outcome.text
-    assert made(ready) == before
-
-
-def test_a_clusters_site_does_not_run_on_the_login_node(ready: LoginNode) -> None:
-    recording_slurm(ready.programs, ACCOUNT)
-    before = made(ready)
-    outcome = ready.snakemake("--config", f"site={SITE}", profile="profiles/local")
-
-    assert outcome.code == 1
-    assert "the runs would start here, on the login node. Use --profile profiles/slurm" in outcome.text
-    assert made(ready) == before
+    (words,) = [words for words in submissions(record) if "--test-only" in words]
+    assert {"--account=other", "--qos=devel", "--partition=gpu"} <= {*words}
+    assert "NOT OK  Slurm refuses the largest job (1x1): " in outcome.text
+    assert "Nothing was sent to the cluster." in outcome.text
 
 
 UNLIKE = """\

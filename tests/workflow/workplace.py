@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from tests.machine import processes_in
 from tests.paths import ROOT, SNAKEFILE
 from tests.prepared_digits import place_digits_of_study
 from tests.stand_ins import system_programs
@@ -189,18 +190,6 @@ class Running:
         with suppress(TimeoutError):
             wait_until(lambda: not processes_in(self.folder), "processes are left", 90)
         return [name for name, _ in processes_in(self.folder)]
-
-
-def processes_in(folder: Path) -> list[tuple[str, psutil.Process]]:
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            command = " ".join(process.cmdline())
-            if process.status() != psutil.STATUS_ZOMBIE and (
-                str(folder) in command or Path(process.cwd()).is_relative_to(folder)
-            ):
-                found.append((command, process))
-    return found
 
 
 @contextmanager

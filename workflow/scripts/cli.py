@@ -10,7 +10,6 @@ import gc
 import io
 import json
 import os
-import shlex
 import sys
 import time
 from argparse import Namespace
@@ -47,8 +46,7 @@ def site(options: Namespace) -> None:
 
     places = find_places(options.partition, options.gpu_type, options.constraint, options.account)
     path = options.output or find_site_file(SITE_FILE, CHECKOUT)
-    command = shlex.join(["python", *sys.argv])
-    print(*write_site_file(places, path, CHECKOUT, command=command, force=options.force), sep="\n")
+    print(*write_site_file(places, path, CHECKOUT, force=options.force), sep="\n")
 
 
 def status(options: Namespace) -> None:
@@ -134,7 +132,7 @@ def hello(options: Namespace) -> int:
     from scalewise.site.preflight import Preflight
 
     preflight = Preflight.of(plan_of(options), options.partition)
-    return run_hello_ranks(preflight, options.output, options.log)
+    return run_hello_ranks(preflight, options.output)
 
 
 # ---- commands of the rules: analysis
@@ -223,7 +221,7 @@ COMMANDS: Mapping[Callable[[Namespace], int | None], Arguments] = {
         "--log": PATH,
     },
     preflight: {"--status-command": {"default": "squeue"}, "--output": PATH},
-    hello: {"--partition": {"default": ""}, "--log": PATH, "--output": PATH},
+    hello: {"--partition": {"default": ""}, "--output": PATH},
     analyze: {"folder": FOLDER},
     judge: {"folder": FOLDER, "--part": {"default": ""}, "--round": {"type": int, "required": True}},
     plot: {"folder": FOLDER},

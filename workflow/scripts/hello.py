@@ -1,11 +1,7 @@
-"""Report rank, host and device of each rank, and time all-reduces, for `snakemake preflight`.
-
-By hand: torchrun --nproc-per-node=2 workflow/scripts/hello.py report.json
-"""
+"""Take part as one rank of the preflight's job: be placed and meet as in a training, and time all-reduces."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -19,122 +15,103 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from scalewise.execution.rank_files import RankFiles
-from scalewise.ranks.distributed.identity import Identity, identify
-from scalewise.ranks.distributed.network_interface import Interface, choose_interface, free_port
+from scalewise.execution.rank_files import RankFiles, RankSetup
+from scalewise.ranks.distributed.cpus import take_cpus
+from scalewise.ranks.distributed.identity import Identity, check_place, identify
+from scalewise.ranks.distributed.network_interface import Interface, choose_interface
+from scalewise.ranks.program.environment import find_endpoint, own_gpu, set_interface
 from scalewise.records import write_text
 
-WAIT = timedelta(minutes=2)
 WARM_UP, REPETITIONS = 2, 5
 CPU_BYTES, GPU_BYTES = 25 * 2**20, 256 * 2**20
 """A bucket of gradients of DistributedDataParallel; on GPUs enough for their full rate."""
-PCIE_LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.97e9, 5: 3.94e9, 6: 7.56e9}
-"""Bytes per second of a lane, by PCIe's generation."""
+INFINIBAND = Path("/sys/class/infiniband")
+PCIE_3_LANE = 0.985e9
+"""Bytes per second of a lane of PCIe 3; each generation doubles it."""
 
 
 def main() -> None:
     """Take part as one rank; rank 0 writes the report of all."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("report", type=Path, help="JSON file to write")
-    parser.add_argument("--dataset", action="append", default=[], help="file that each rank must read")
-    parser.add_argument("--accelerator", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--interface", help="network interface between nodes")
-    options = parser.parse_args()
-    identity = identify(os.environ, "torchrun" if "RANK" in os.environ else "srun")
-    nodes = identity.world_size // identity.local_world_size
-    device = claim_device(options.accelerator, identity)
-    interface = choose_interface(nodes, options.interface)
-    join(identity, device, options, interface)
+    rank_files = RankFiles.join(Path(sys.argv[1]))
+    setup = rank_files.rank_setup()
+    run = setup.definition
+    identity = identify(os.environ, run.launcher)
+    check_place(identity, run.shape)
+    gpu = own_gpu(os.environ, setup, identity)
+    cpus = take_cpus(run.accelerator, identity, run.settings.cpus_per_device, gpu=gpu)
+    device = torch.device("cpu")
+    if is_gpu := run.accelerator == "cuda":
+        device = torch.device("cuda", identity.local_rank)
+        torch.cuda.set_device(device)
+    join(rank_files, setup, identity, device)
     number = torch.tensor([identity.rank + 1.0], dtype=torch.float64, device=device)
     dist.all_reduce(number)
+    if number.item() != (expected := identity.world_size * (identity.world_size + 1) / 2):
+        raise RuntimeError(
+            f"the all-reduce over {identity.world_size} ranks gave {number.item():g}, not {expected:g}. "
+            "Set network_interface in the site file, and ask the site which one is right."
+        )
+    model = torch.cuda.get_device_name(device) if is_gpu else "CPU process"
+    uuid = f" GPU-{torch.cuda.get_device_properties(device).uuid}" if is_gpu else ""
     rank = {
-        "rank": identity.rank,
-        "local_rank": identity.local_rank,
+        "text": f"rank {identity.rank} on {identity.host}: {model}{uuid}, {len(cpus)} CPUs",
         "host": identity.host,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU process",
-        "gpu": f"GPU-{torch.cuda.get_device_properties(device).uuid}" if device.type == "cuda" else "",
-        "cpus": len(os.sched_getaffinity(0)),
-        "python": sys.executable,
-        "torch": torch.__version__,
-        "total": number.item(),
-        "datasets": {path: size_of(Path(path)) for path in options.dataset},
+        "same": {
+            "device": model,
+            "python": f"{sys.executable} with torch {torch.__version__}",
+            **{path: size_of(Path(path)) for path in sys.argv[2:]},
+        },
     }
-    print(" ".join(f"{key}={value}" for key, value in rank.items()), flush=True)
-    timed = list(time_all_reduces(identity, nodes, device, interface))
+    print(rank, flush=True)
+    interface = choose_interface(run.shape.nodes, setup.network_interface)
+    timed = list(time_all_reduces(setup, device, interface))
     ranks: list[Any] = [None] * identity.world_size
     dist.all_gather_object(ranks, rank)
     if identity.rank == 0:
-        shown = f"{interface.name} on {identity.host}" if nodes > 1 else ""
-        write_text(options.report, json.dumps({"ranks": ranks, "all_reduces": timed, "interface": shown}))
+        shown = f"{interface.name} on {identity.host}" if run.shape.nodes > 1 else ""
+        report = {"ranks": ranks, "all_reduces": timed, "interface": shown}
+        write_text(setup.folder / "report.json", json.dumps(report))
     # without it gloo's ranks sometimes abort after correct results
     dist.barrier()
     dist.destroy_process_group()
 
 
-def size_of(path: Path) -> int | None:
-    """Return the bytes of a file; None if it is missing on this node."""
-    return path.stat().st_size if path.exists() else None
+def size_of(path: Path) -> str:
+    """Return the size of a file on this node."""
+    return f"{path.stat().st_size:,} bytes" if path.exists() else "missing"
 
 
-def claim_device(accelerator: str, identity: Identity) -> torch.device:
-    """Return the device of this rank.
-
-    Raises:
-        RuntimeError: The rank does not see a GPU with its local number.
-    """
-    if accelerator == "cpu":
-        return torch.device("cpu")
-    if identity.local_rank >= (count := torch.cuda.device_count()):
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
-        raise RuntimeError(
-            f"local rank {identity.local_rank} needs a GPU, but torch {torch.__version__} sees {count} on "
-            f"{identity.host} (CUDA_VISIBLE_DEVICES={visible}). Correct devices_per_node, the driver or "
-            "options that bind GPUs to tasks, or set `accelerator: cpu` in the site file."
-        )
-    device = torch.device("cuda", identity.local_rank)
-    torch.cuda.set_device(device)
-    return device
-
-
-def join(identity: Identity, device: torch.device, options: argparse.Namespace, interface: Interface) -> None:
-    """Join the other ranks: rank 0 chooses address and port, as in a training, and the others read them."""
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", interface.name)
-    if options.interface is not None:
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", options.interface)
-    if "MASTER_PORT" not in os.environ:
-        rank_files = RankFiles(options.report.with_suffix(""))
-        if identity.rank == 0:
-            rank_files.publish_endpoint(interface.address, free_port(interface.address))
-        host, port = rank_files.wait_for_endpoint(WAIT.total_seconds())
-        os.environ |= {"MASTER_ADDR": host, "MASTER_PORT": str(port)}
+def join(rank_files: RankFiles, setup: RankSetup, identity: Identity, device: torch.device) -> None:
+    """Join the other ranks, as the ranks of a training do."""
+    set_interface(os.environ, setup)
+    if setup.definition.settings.rendezvous == "file":
+        meeting = f"file://{rank_files.rendezvous_file}"
+    else:
+        meeting = "tcp://{}:{}".format(*find_endpoint(rank_files, setup, identity))
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
+        init_method=meeting,
         rank=identity.rank,
         world_size=identity.world_size,
-        timeout=WAIT,
+        timeout=timedelta(seconds=setup.timeout_seconds),
         device_id=device if device.type == "cuda" else None,
     )
 
 
 def time_all_reduces(
-    identity: Identity, nodes: int, device: torch.device, interface: Interface
+    setup: RankSetup, device: torch.device, interface: Interface
 ) -> Iterator[dict[str, object]]:
     """Time an all-reduce inside the nodes, all at once, and one across them; none over a single device."""
-    if identity.local_world_size > 1:
-        group, _ = dist.new_subgroups(identity.local_world_size)
-        yield time_one(device, group, node_link(device)) | {
-            "where": "inside a node",
-            "devices": identity.local_world_size,
-        }
-    if nodes > 1:
-        yield time_one(device, None, network_link(device, interface)) | {
-            "where": "across nodes",
-            "devices": identity.world_size,
-        }
+    shape = setup.definition.shape
+    if shape.devices_per_node > 1:
+        group, _ = dist.new_subgroups(shape.devices_per_node)
+        yield {"where": "inside a node"} | time_one(device, group, *node_link(device))
+    if shape.nodes > 1:
+        yield {"where": "across nodes"} | time_one(device, None, *network_link(device, interface))
 
 
 def time_one(
-    device: torch.device, group: dist.ProcessGroup | None, link: tuple[str, float]
+    device: torch.device, group: dist.ProcessGroup | None, hardware: str, promised: float
 ) -> dict[str, object]:
     """Return the mean time of an all-reduce over a group's ranks, on the slowest of all ranks."""
     size = GPU_BYTES if device.type == "cuda" else CPU_BYTES
@@ -150,7 +127,13 @@ def time_one(
     message[0].item()
     seconds = torch.tensor([(time.perf_counter() - began) / REPETITIONS], dtype=torch.float64, device=device)
     dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
-    return {"bytes": size, "seconds": seconds.item(), "hardware": link[0], "promised": link[1]}
+    return {
+        "devices": dist.get_world_size(group),
+        "bytes": size,
+        "seconds": seconds.item(),
+        "hardware": hardware,
+        "promised": promised,
+    }
 
 
 def node_link(device: torch.device) -> tuple[str, float]:
@@ -172,24 +155,22 @@ def node_link(device: torch.device) -> tuple[str, float]:
             return f"{links} NVLinks", links * speed.value.uiVal * 1e6
         generation = pynvml.nvmlDeviceGetMaxPcieLinkGeneration(gpu)
         width = pynvml.nvmlDeviceGetMaxPcieLinkWidth(gpu)
-        return f"PCIe {generation} x{width}", PCIE_LANE[generation] * width
+        return f"PCIe {generation} x{width}", PCIE_3_LANE * 2 ** (generation - 3) * width
     return "", 0
 
 
 def network_link(device: torch.device, interface: Interface) -> tuple[str, float]:
     """Return the link between the nodes and its bytes per second in one direction; 0 if unknown."""
-    if device.type == "cuda":
-        # NCCL takes all of them; which other interfaces it takes is not known
-        rates = []
-        for port in Path("/sys/class/infiniband").glob("*/ports/*"):
-            with suppress(OSError, ValueError, IndexError):
-                if "ACTIVE" in (port / "state").read_text():
-                    rates.append(float((port / "rate").read_text().split()[0]))
-        return (f"{len(rates)} InfiniBand or RoCE ports", sum(rates) * 1e9 / 8) if rates else ("", 0)
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, IndexError):
+        if device.type == "cuda":
+            # NCCL takes all of them; which other interfaces it takes is not known
+            ports = [
+                path for path in INFINIBAND.glob("*/ports/*") if "ACTIVE" in (path / "state").read_text()
+            ]
+            rates = [float((port / "rate").read_text().split()[0]) for port in ports]
+            return f"{len(rates)} InfiniBand or RoCE ports", sum(rates) * 1e9 / 8
         megabits = int(Path(f"/sys/class/net/{interface.name}/speed").read_text())
-        if megabits > 0:
-            return interface.name, megabits * 1e6 / 8
+        return interface.name, max(megabits, 0) * 1e6 / 8
     return "", 0
 
 

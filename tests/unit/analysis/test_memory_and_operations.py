@@ -99,12 +99,9 @@ def test_without_a_count_or_a_peak_the_reason_is_stated(
     ("device", "name"),
     [
         ("Tesla V100-SXM2-16GB", "NVIDIA V100 SXM2"),
-        ("NVIDIA A100 80GB PCIe", "NVIDIA A100"),
         (H100, "NVIDIA H100 SXM"),
         ("NVIDIA H100 PCIe", "NVIDIA H100 PCIe"),
-        ("NVIDIA GH200 120GB", "NVIDIA GH200"),
         ("AMD Instinct MI250X", "AMD MI250X, one of its two GPUs (GCD)"),
-        ("AMD Instinct MI300X", "AMD MI300X"),
     ],
 )
 def test_each_name_that_torch_reports_finds_its_gpu(device: str, name: str) -> None:

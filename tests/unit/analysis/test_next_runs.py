@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.planted_study import CHOOSING, PlantedStudy, overhead
+from tests.planted_study import CHOOSING, Law, PlantedStudy, experiments
 from tests.unit.analysis.decision_cases import RATES, of
 from tests.unit.analysis.planted import ONLY
 
@@ -172,14 +172,8 @@ def test_no_requests_exceed_a_budget_whatever_their_runs_take() -> None:
 # --- rounds of planted studies ------------------------------------------------------------------------
 
 
-ONE_MINUTE_RUNS = CHOOSING.replace("runtime_minutes: 10", "runtime_minutes: 1")
-"""Runs take 35 s of their minute, and the answer, 16 devices, is measured 3 times."""
 OF_A_MINUTE = 1 / 60
 """Device-hours of the most that a run may take on one device."""
-
-
-def limited(budget: float) -> str:
-    return ONE_MINUTE_RUNS.replace("steps: 300", f"steps: 300\n    budget: {{device_hours: {budget:.6f}}}")
 
 
 def spent(judged: Round) -> float:
@@ -197,7 +191,8 @@ def most(judged: Round) -> float:
 def test_tries_that_failed_are_paid_from_the_budget(tmp_path: Path, failed_seconds: float) -> None:
     # two runs of the baseline, and one on 2 devices with all of its time
     budget = 2 * 35.4 / 3600 + 4.5 * OF_A_MINUTE
-    study = PlantedStudy(tmp_path, limited(budget), overhead(0.04))
+    keys = CHOOSING | {"runtime_minutes": 1, "budget": {"device_hours": round(budget, 6)}}
+    study = PlantedStudy(tmp_path, experiments(gpt=keys), Law(rate=900.0, serial=0.02, scatter=0.004).speed)
     for run in study.make_runs():
         path = study.folder / "runs" / run / RECORD
         record = json.loads(path.read_text(encoding="utf-8"))

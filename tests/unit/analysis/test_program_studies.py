@@ -70,35 +70,26 @@ def write_runs(
     startup = {"launch_seconds": 1.0, "preparation_seconds": 3.0, "first_step_seconds": 0.5}
     for repeat, factor in zip(range(1, spec.repeats.max + 1), SCATTER, strict=False):
         seconds = step_seconds * factor
+        settings = repeat_settings(settings_of(spec, ()), repeat)
+        sizes = {"batch_size_per_device": 16, "global_batch_size": samples}
         run = definition(devices).model_copy(
-            update={
-                "run": f"d{devices}.r{repeat}",
-                "batch_size_per_device": 16,
-                "global_batch_size": samples,
-                "repeat": repeat,
-                "settings": repeat_settings(settings_of(spec, ()), repeat),
-            }
+            update=sizes | {"run": f"d{devices}.r{repeat}", "repeat": repeat, "settings": settings}
+        )
+        warm_up, timed = (
+            Window(first_step=first, steps=steps, samples=steps * samples, seconds=taken, warmup=first == 0)
+            for first, steps, taken in ((0, 2, 9.0), (2, STEPS, STEPS * seconds))
         )
         usual: dict[str, Any] = {
             "throughput_samples_per_second": samples / seconds,
-            "windows": [
-                Window(first_step=0, steps=2, samples=2 * samples, seconds=9.0, warmup=True),
-                Window(
-                    first_step=2, steps=STEPS, samples=STEPS * samples, seconds=STEPS * seconds, warmup=False
-                ),
-            ],
-            "train_seconds": 9.0 + STEPS * seconds,
+            "windows": [warm_up, timed],
+            "train_seconds": warm_up.seconds + timed.seconds,
             "evaluation_seconds": None,
             "loader": "program",
             "program": ProgramMeasurements.model_validate(found | dict(program)),
         }
-        record = run_record(
-            run,
-            measurements=measurements(**startup | usual | measured),
-            provenance=provenance(run, **known | dict(origin)),
-        )
-        ranks = [rank_record(rank) for rank in range(devices)]
-        leave_result(folder / "runs" / run.run, record, (), ranks)
+        figures, facts = measurements(**startup | usual | measured), provenance(run, **known | dict(origin))
+        record = run_record(run, measurements=figures, provenance=facts)
+        leave_result(folder / "runs" / run.run, record, (), [rank_record(rank) for rank in range(devices)])
 
 
 def cautions(analysis: Analysis) -> list[str]:

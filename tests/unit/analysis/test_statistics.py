@@ -20,6 +20,7 @@ from scalewise.analysis.statistics import (
     mean_interval,
     next_value_bound,
     ratio_of,
+    scatter_of,
     target_ratio,
 )
 
@@ -102,6 +103,21 @@ def test_runs_of_the_same_blocks_are_compared_in_pairs() -> None:
     assert found.p_above(1.9) == pytest.approx(p)
     assert found.n == 4
     assert found.estimate == pytest.approx(stats.gmean([one / other for one, other in PAIRS]))
+
+
+def test_a_point_borrows_one_degree_of_freedom_from_all_points_and_never_scatters_less() -> None:
+    quiet, usual, loud = [100.0, 101.0, 99.0], [200.0, 206.0, 195.0], [400.0, 470.0, 350.0]
+    scatter = scatter_of(map(Sample.of, (quiet, usual, loud)))
+    variance = {rates[0]: np.var(np.log(rates), ddof=1) for rates in (quiet, usual, loud)}
+    of_all = np.median([*variance.values()]) / (stats.chi2.median(2) / 2)
+    for above, below in ((usual, quiet), (loud, quiet), (loud, usual)):
+        parts = [max(own, (2 * own + of_all) / 3) / 3 for own in (variance[above[0]], variance[below[0]])]
+        freedom = sum(parts) ** 2 / sum(part**2 / 3 for part in parts)
+        lead, reach = np.log(stats.gmean(above) / stats.gmean(below)), stats.t.ppf(0.975, freedom)
+        ends = [lead + sign * reach * np.sqrt(sum(parts)) for sign in (-1, 1)]
+        found = ratio_of(Sample.of(above), Sample.of(below), scatter)
+        assert found is not None
+        assert (found.at_least, found.at_most) == pytest.approx(np.exp(ends))
 
 
 SLOWED = [100.0, 101.0, 99.0, 100.5, 70.0, 99.5]

@@ -58,15 +58,12 @@ def test_marks_and_intervals_stand_at_the_values_of_the_table_on_every_axis(
 @pytest.mark.parametrize(
     ("table", "names"),
     [
-        pytest.param(points({"all runs": {1: 1.0}}, None, 1), {"time_cost"}, id="one point"),
-        pytest.param(
-            points({"all runs": {count: 0.9 * count for count in range(1, 21)}}), set(), id="20 points"
-        ),
-        pytest.param(
-            points({f"series-{number}": AMDAHL for number in range(12)}, None), set(), id="12 series"
-        ),
+        (points({"all runs": {1: 1.0}}, 1), {"time_cost", "speedup", "efficiency"}),
+        (points({"all runs": {count: 0.9 * count for count in range(1, 21)}}), set()),
+        (points({f"series-{number}": AMDAHL for number in range(12)}, 1), set()),
     ],
-)  # fmt: skip
+    ids=["one point", "20 points", "12 series"],
+)
 def test_any_number_of_points_and_series_is_drawn(
     tmp_path: Path, table: pd.DataFrame, names: set[str]
 ) -> None:

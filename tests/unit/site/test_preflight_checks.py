@@ -5,20 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from tests.small_runs import preflight, site_of
+from tests.small_runs import definition, site_of
 from tests.stand_ins import stand_ins
 from tests.unit.plan.conftest import Load
 
 from scalewise.config.slurm import Slurm
+from scalewise.plan.plan_file import Value
 from scalewise.plan.planned_study import make_plan
+from scalewise.plan.runs.allocation import sbatch_options
 from scalewise.site import hello_job
-from scalewise.site.hello_job import HIDDEN_SECONDS, LOOK_SECONDS, NEVER_STARTS, SILENT_SECONDS, follow, send
+from scalewise.site.hello_job import (
+    HIDDEN_SECONDS,
+    LOOK_SECONDS,
+    NEVER_STARTS,
+    SILENT_SECONDS,
+    follow,
+    run_job,
+)
 from scalewise.site.preflight import Finding, Preflight, check_site
 
-LARGEST = {
+LARGEST: dict[str, Value] = {
     "slurm_account": "proj123",
     "slurm_partition": "gpu",
     "nodes": 2,
@@ -26,7 +34,7 @@ LARGEST = {
     "slurm_extra": "--ntasks-per-node=4",
     "runtime": 62,
 }
-SMALLEST = {"nodes": 1, "gres": "gpu:2", "slurm_extra": "--ntasks-per-node=2 --exclusive"}
+SMALLEST: dict[str, Value] = {"nodes": 1, "gres": "gpu:2", "slurm_extra": "--ntasks-per-node=2 --exclusive"}
 CONFIG = "ClusterName = c\nMinJobAge = 300 sec\nAccountingStorageType = accounting_storage/slurmdbd"
 ANSWERS = {
     "sbatch": """case "$1" in --version) echo slurm 22.05.8;;
@@ -44,54 +52,43 @@ def refuses(options: str, error: str) -> dict[str, str]:
     return {"sbatch": f'case "$*" in {options}) echo "{error}" >&2; exit 1;; *) echo slurm 22.05.8;; esac'}
 
 
-CHECKS: dict[str, tuple[dict[str, str], dict[str, Any], str, list[str]]] = {
+CHECKS: dict[str, tuple[dict[str, str], dict[str, Value], str, list[str]]] = {
     "an account in capitals": ({}, {"account": "Proj123"}, "ok", ["account Proj123 in partition gpu"]),
-    "no account": ({}, {"account": None}, "ok", ["account left to Slurm: proj123", "are proj123"]),
+    "no account": ({}, {"account": ""}, "ok", ["account left to Slurm: proj123", "are proj123"]),
     "an account of one partition": ({}, {"account": "big1", "partition": "big"}, "ok", ["account big1"]),
-    "an account of another partition": ({}, {"account": "big1"}, "bad", ["big1 is not yours in", "proj123"]),
-    "an unknown account": ({}, {"account": "x"}, "bad", ["account x is not yours", "yours: proj123"]),
+    "an account of another partition": ({}, {"account": "big1"}, "NOT OK", ["big1 is not yours", "proj123"]),
+    "an unknown account": ({}, {"account": "x"}, "NOT OK", ["account x is not yours", "yours: proj123"]),
     "accounting that does not answer": (
         {"sacctmgr": "echo no >&2; exit 1"},
         {},
-        "unknown",
+        "?",
         ["the account could not be looked up", "failed: no"],
     ),
     "jobs that are forgotten": (
         {"scontrol": f"echo '{CONFIG.replace('300', '60')}'"},
         {},
-        "unknown",
+        "?",
         ["60 s after their end", "sacct"],
     ),
     "the largest job": ({}, {}, "ok", ["takes the largest job (2x4); it would start at 2026-11-21T04:20:00"]),
-    "the smallest job": ({}, {}, "ok", ["takes the smallest job (1x2, whole nodes)"]),
+    "the smallest job": ({}, {}, "ok", ["takes the smallest job (1x2)"]),
     "words of a site's own checks": (
         refuses("*nodes=2*", "sbatch: error: Users must specify a project"),
         {},
-        "bad",
+        "NOT OK",
         [
             "Slurm refuses the largest job (2x4): sbatch: error: Users must specify a project",
             "The request was: sbatch --account=proj123 --partition=gpu --nodes=2 --ntasks-per-node=4 "
             "--gres=gpu:4 --time=62.",
-            "There are: gpu: 4 nodes with 64 CPUs, 257000 MB, gpu:a100:4; jobs of 2-4 nodes, at most 12:00.",
+            "Slurm has: gpu: 4 nodes with 64 CPUs, 257000 MB, gpu:a100:4; jobs of 2-4 nodes, at most 12:00.",
         ],
     ),
-    "a QOS": (
-        refuses("*nodes=2*", "need --qos=gpu"),
-        {},
-        "bad",
-        ["need --qos=gpu", 'Add the QOS to slurm.extra, as ["--qos=NAME"]'],
-    ),
-    "fewest nodes": (
-        refuses("*nodes=1*", "Requested node configuration is not available"),
-        {},
-        "bad",
-        ["refuses the smallest job (1x2)", "jobs of 2-4 nodes"],
-    ),
+    "a QOS": (refuses("*nodes=2*", "need --qos=gpu"), {}, "NOT OK", ["need --qos=gpu", '"--qos=NAME"']),
     "no whole nodes": (
         refuses("*--exclusive*", "no exclusive"),
         {},
-        "bad",
-        ["Slurm refuses whole nodes for the smallest job (1x2)", "`exclusive: false`"],
+        "NOT OK",
+        ["Slurm refuses the smallest job (1x2): no exclusive", "`exclusive: false`"],
     ),
 }
 MARKS = {
@@ -106,11 +103,10 @@ def test_a_request_is_judged_by_slurm(
 ) -> None:
     answers, changed, state, texts = CHECKS[name]
     stand_ins(programs, ANSWERS | answers)
-    slurm = Slurm.model_validate({"account": "proj123", "partition": "gpu"} | changed)
+    largest = LARGEST | {f"slurm_{key}": value for key, value in changed.items()}
+    requests = {"the largest job (2x4)": largest, "the smallest job (1x2)": SMALLEST}
 
-    found = list(
-        check_site(preflight("2x4", site=site_of(slurm), requests={"2x4": LARGEST, "1x2": SMALLEST}))
-    )
+    found = list(check_site(Preflight(site_of(Slurm()), definition(), requests, [])))
 
     (finding,) = [each for each in found if texts[0] in str(each)]
     record_property("message", str(finding))
@@ -120,164 +116,11 @@ def test_a_request_is_judged_by_slurm(
 
 
 def test_without_a_scheduler_or_its_commands_nothing_else_is_asked(programs: Path) -> None:
-    assert list(map(str, check_site(preflight()))) == ["ok      one machine without a scheduler"]
     stand_ins(programs, {name: text for name, text in ANSWERS.items() if name not in ("sbatch", "squeue")})
-    (found,) = check_site(preflight(site=site_of(Slurm())))
+    (found,) = check_site(Preflight(site_of(), definition(), {"it": LARGEST}, []))
+    assert str(found) == "ok      one machine without a scheduler"
+    (found,) = check_site(Preflight(site_of(Slurm()), definition(), {"it": LARGEST}, []))
     assert str(found).startswith("NOT OK  sbatch, squeue not on PATH. ")
-
-
-# ---- the job
-
-PENDING = [("PENDING", "None"), ("PENDING", "Priority"), ("PENDING", "Resources")]
-WAITS = [
-    f"ok      job 41 waits in the queue ({reason}), Slurm expects its start at 2026-11-29T12:00:00"
-    for _, reason in PENDING[1:]
-]
-SHORTENED, CANCELLED = "scontrol update JobId=41 TimeLimit=6", "scancel 41"
-
-
-class Queue:
-    """A queue in which one job goes through some states, one a look.
-
-    Args:
-        states: State and reason of each look; None for a controller that has forgotten the job.
-        shown: Whether the plugin's query shows the job.
-    """
-
-    def __init__(
-        self,
-        programs: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        states: Sequence[tuple[str, str] | None],
-        shown: bool = True,
-    ) -> None:
-        self.file, self.sent = programs / "state.txt", programs / "sent.txt"
-        self.states, self.seconds = iter(states), 0.0
-        listed = "other|RUNNING" + ("\n41|PENDING" if shown else "")
-        scripts = {name: f'echo {name} "$@" >> {self.sent}' for name in ("scancel", "scontrol")}
-        unknown = "{ echo slurm_load_jobs error: Invalid job id specified >&2; exit 1; }"
-        state = f"cat {self.file} 2>/dev/null || {unknown}"
-        scripts["squeue"] = f"""case "$*" in *--jobs=41*) {state};; *) echo '{listed}';; esac"""
-        stand_ins(programs, scripts)
-        clock = SimpleNamespace(monotonic=lambda: self.seconds, sleep=self.sleep)
-        monkeypatch.setattr(hello_job, "time", clock)
-
-    def sleep(self, seconds: float) -> None:
-        self.seconds += seconds
-        for state in self.states:
-            self.file.unlink(missing_ok=True)
-            if state is not None:
-                self.file.write_text(f"{state[0]}|{state[1]}|2026-11-29T12:00:00\n")
-            return
-
-    def follow(self) -> tuple[list[Finding], str, list[str]]:
-        """Return the findings after the first, which says that the job was sent, the last state and what
-        was sent to Slurm."""
-        state = ""
-
-        def followed() -> Iterator[Finding]:
-            nonlocal state
-            state = yield from follow("41", ["squeue", "--name", "run"])
-
-        found = list(followed())
-        assert str(found[0]) == "ok      job 41 sent"
-        return found[1:], state, self.sent.read_text().splitlines() if self.sent.exists() else []
-
-
-@pytest.mark.parametrize(
-    ("states", "lines"),
-    [
-        pytest.param(
-            [*PENDING, ("RUNNING", "None"), ("COMPLETED", "None")],
-            [*WAITS, "ok      job 41 is running"],
-            id="with its own time once Slurm has judged it",
-        ),
-        pytest.param([("RUNNING", "None"), None], ["ok      job 41 is running"], id="forgotten afterwards"),
-    ],
-)
-def test_a_job_is_followed_to_its_end(
-    states: list[tuple[str, str] | None], lines: list[str], programs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found, state, sent = Queue(programs, monkeypatch, states).follow()
-
-    assert (list(map(str, found)), state, sent) == (lines, "COMPLETED", [SHORTENED])
-
-
-@pytest.mark.parametrize(
-    ("states", "shown", "text", "limit"),
-    [
-        pytest.param(
-            PENDING[:2],
-            False,
-            "does not show job 41, which was sent: `squeue --name run` prints no line of it",
-            HIDDEN_SECONDS,
-            id="the plugin's query does not show it",
-        ),
-        pytest.param([None], True, "the state of job 41 is unknown: `squeue", SILENT_SECONDS, id="unknown"),
-        pytest.param(
-            [("RUNNING", "")], True, "has not ended after 6 minutes", 60 * 6.5, id="it does not end"
-        ),
-        pytest.param(
-            [("PENDING", "None"), ("PENDING", "QOSMaxGRESPerUser")],
-            True,
-            "job 41 waits with the reason QOSMaxGRESPerUser, and was cancelled",
-            0,
-            id="a limit",
-        ),
-    ],
-)
-def test_a_job_that_is_waited_for_in_vain_is_cancelled_after_a_limit(
-    states: list[tuple[str, str] | None],
-    shown: bool,
-    text: str,
-    limit: float,
-    programs: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    queue = Queue(programs, monkeypatch, states, shown)
-
-    found, state, sent = queue.follow()
-
-    assert (found[-1].state, state, sent[-1]) == ("bad", "", CANCELLED)
-    # with a shorter time, it could start
-    assert (SHORTENED in sent) == ("has not ended" in text)
-    assert text in found[-1].text
-    assert limit < queue.seconds < limit + 4 * LOOK_SECONDS
-
-
-LIMITS = [
-    *("QOSMaxGRESPerUser", "QOSGrpGRES", "QOSMaxWallDurationPerJobLimit", "QOSMaxNodePerJobLimit"),
-    *("AssocGrpGRES", "AssocMaxNodePerJobLimit", "AssocGrpCpuLimit", "AssociationJobLimit"),
-    *("PartitionNodeLimit", "PartitionTimeLimit", "PartitionDown", "MaxMemPerLimit", "JobHeldAdmin"),
-    *("InvalidAccount", "InvalidQOS", "BadConstraints", "AccountNotAllowed", "JobHeldUser"),
-    *("launch failed requeued held", "JobHoldMaxRequeue", "ReservationDeleted"),
-]
-PASSING = ["Resources", "Priority", "None", "BeginTime", "Licenses", "ReqNodeNotAvail", "Reservation"]
-
-
-def test_reasons_that_pass_are_told_apart_from_those_that_do_not() -> None:
-    assert [each for each in LIMITS if not NEVER_STARTS.fullmatch(each)] == []
-    assert list(filter(NEVER_STARTS.fullmatch, PASSING)) == []
-
-
-@pytest.mark.parametrize(
-    ("script", "number", "error"),
-    [
-        ("echo 'Welcome to the cluster, 2 news'; echo 41", "41", ""),
-        ("echo '41;cluster2'", "41", ""),
-        ("echo 'you need a project' >&2; exit 1", "", "you need a project"),
-        ("echo 'no number'", "", "no number"),
-    ],
-)
-def test_a_job_is_sent_with_the_request_of_a_run_or_refused_in_slurms_words(
-    programs: Path, script: str, number: str, error: str
-) -> None:
-    stand_ins(programs, {"sbatch": f'echo "$@" > {programs}/sent.txt; {script}'})
-
-    found = send(["--nodes=2", "--time=62"], "python cli.py hello", Path("slurm.log"), "run")
-
-    assert "--nodes=2 --time=62" in (programs / "sent.txt").read_text()
-    assert (found.ok, found.text, found.error) == (bool(number), number, error)
 
 
 def test_the_largest_run_with_the_longest_time_and_the_smallest_are_checked(load: Load) -> None:
@@ -290,6 +133,135 @@ def test_the_largest_run_with_the_longest_time_and_the_smallest_are_checked(load
     )
     found = Preflight.of(make_plan(study), "")
 
-    assert [*found.requests] == ["1x4", "1x1"]
-    assert {"--partition=short", "--gres=gpu:4", "--mem=40000", "--time=502"} <= {*found.options}
-    assert found.requests["1x1"]["mem_mb"] == 10000
+    assert [*found.requests] == ["the largest job (1x4)", "the smallest job (1x1)"]
+    largest, smallest = found.requests.values()
+    assert {"--partition=short", "--gres=gpu:4", "--mem=40000", "--time=502"} <= {*sbatch_options(largest)}
+    assert smallest["mem_mb"] == 10000
+
+
+# ---- the job
+
+SHORTENED, CANCELLED = "scontrol update JobId=41 TimeLimit=6", "scancel 41"
+
+
+class Queue:
+    """A queue in which one job goes through some states, one a look.
+
+    Args:
+        states: State and reason of each look; the last one stays. None if the queue does not show the job.
+    """
+
+    def __init__(
+        self, programs: Path, monkeypatch: pytest.MonkeyPatch, states: Sequence[tuple[str, str] | None]
+    ) -> None:
+        self.programs, self.states, self.seconds = programs, iter(states), 0.0
+        scripts = {name: f'echo {name} "$@" >> {programs}/sent.txt' for name in ("scancel", "scontrol")}
+        scripts["squeue"] = f"""case "$*" in *--jobs=41*) cat {programs}/reason.txt;;
+            *) echo 'other|RUNNING'; cat {programs}/state.txt;; esac"""
+        scripts["sbatch"] = f'echo sbatch "$@" >> {programs}/sent.txt; echo Welcome; echo "41;cluster2"'
+        stand_ins(programs, scripts)
+        monkeypatch.setattr(
+            hello_job, "time", SimpleNamespace(monotonic=lambda: self.seconds, sleep=self.sleep)
+        )
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+        for state in self.states:
+            for name, text in zip(("state", "reason"), state or ("", ""), strict=True):
+                (self.programs / f"{name}.txt").write_text(f"41|{text}" if text and name == "state" else text)
+            return
+
+    def follow(self) -> tuple[list[Finding], str, list[str]]:
+        """Return the findings, the end, and what was sent to Slurm."""
+        end = ""
+
+        def followed() -> Iterator[Finding]:
+            nonlocal end
+            end = yield from run_job(
+                ["--nodes=2", "--time=62"], "hello", Path("slurm.log"), "run", ["squeue", "--name", "run"]
+            )
+
+        return list(followed()), end, (self.programs / "sent.txt").read_text().splitlines()
+
+
+def test_a_job_is_sent_as_a_run_and_followed_to_its_end_with_a_short_time_once_slurm_has_judged_it(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = [("PENDING", "None"), ("PENDING", "Priority"), ("PENDING", "Priority"), ("PENDING", "Resources")]
+
+    found, end, (sent, *others) = Queue(programs, monkeypatch, [*waits, ("RUNNING", "None"), None]).follow()
+
+    lines = ["sent", "waits in the queue (Priority)", "waits in the queue (Resources)", "is running"]
+    assert list(map(str, found)) == [f"ok      job 41 {line}" for line in lines]
+    # the controller has forgotten it
+    assert (end, others) == ("job 41 COMPLETED", [SHORTENED])
+    assert "--nodes=2 --time=62 --wrap=hello" in sent
+
+
+@pytest.mark.parametrize(
+    ("states", "text", "limit"),
+    [
+        pytest.param(
+            [None], "job 41, which was sent: `squeue --name run` prints no line", HIDDEN_SECONDS, id="hidden"
+        ),
+        pytest.param(
+            [("PENDING", "None"), ("PENDING", "QOSMaxGRESPerUser")],
+            "job 41 waits with the reason QOSMaxGRESPerUser, and was cancelled",
+            0,
+            id="a limit",
+        ),
+    ],
+)
+def test_a_job_that_is_waited_for_in_vain_is_cancelled_after_a_limit(
+    states: list[tuple[str, str] | None],
+    text: str,
+    limit: float,
+    programs: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queue = Queue(programs, monkeypatch, states)
+
+    found, end, sent = queue.follow()
+
+    # not with a shorter time, with which it could start
+    assert (found[-1].state, end, sent[1:]) == ("NOT OK", "", [CANCELLED])
+    assert text in found[-1].text
+    assert limit < queue.seconds < limit + 4 * LOOK_SECONDS
+
+
+def test_a_controller_that_does_not_answer_for_long_ends_the_wait(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = Queue(programs, monkeypatch, [("PENDING", "Priority")])
+    findings = follow("41", ["squeue", "--name", "run"])
+    assert [next(findings).state, next(findings).state] == ["ok", "ok"]
+    stand_ins(programs, {"squeue": "echo down >&2; exit 1"})
+
+    (finding,) = findings
+
+    assert "`squeue --name run` failed: down" in finding.text
+    assert SILENT_SECONDS < queue.seconds < SILENT_SECONDS + 4 * LOOK_SECONDS
+
+
+LIMITS = [
+    *("QOSMaxGRESPerUser", "QOSGrpGRES", "QOSMaxWallDurationPerJobLimit", "QOSMaxNodePerJobLimit"),
+    *("AssocGrpGRES", "AssocMaxNodePerJobLimit", "AssocGrpCpuLimit", "AssociationJobLimit"),
+    *("PartitionNodeLimit", "PartitionTimeLimit", "PartitionDown", "MaxMemPerLimit", "JobHeldAdmin"),
+    *("InvalidAccount", "InvalidQOS", "BadConstraints", "AccountNotAllowed", "JobHeldUser"),
+    *("launch failed requeued held", "JobHoldMaxRequeue", "ReservationDeleted"),
+]
+PASSING = ["Resources", "Priority", "None", "BeginTime", "Licenses", "ReqNodeNotAvail", "Reservation", ""]
+
+
+def test_reasons_that_pass_are_told_apart_from_those_that_do_not() -> None:
+    assert [each for each in LIMITS if not NEVER_STARTS.fullmatch(each)] == []
+    assert list(filter(NEVER_STARTS.fullmatch, PASSING)) == []
+
+
+@pytest.mark.parametrize(
+    ("script", "error"), [("echo 'you need a project' >&2; exit 1", "you need a project"), ("echo no", "no")]
+)
+def test_a_job_that_slurm_refuses_is_named_in_slurms_words(programs: Path, script: str, error: str) -> None:
+    stand_ins(programs, {"sbatch": script})
+    (finding,) = run_job([], "hello", Path("slurm.log"), "run", ["squeue"])
+    assert (finding.state, finding.text) == ("NOT OK", f"Slurm refuses the hello job: {error}")

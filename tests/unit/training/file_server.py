@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-Answer = Callable[["Request"], None]
-
 
 class Request(BaseHTTPRequestHandler):
-    """One request; the server's answer replies to it."""
+    """One request, which is answered as the server says."""
 
     server: FileServer
 
     def do_GET(self) -> None:
         self.server.paths.append(self.path)
-        self.server.answer(self)
+        if self.server.status is None:
+            self.server.ended.wait(30)
+            return
+        self.send_response(self.server.status)
+        self.send_header("Content-Length", str(self.server.length))
+        self.end_headers()
+        self.wfile.write(self.server.content)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Tests ask ``paths`` instead."""
-
-    def head(self, status: int, length: int) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(length))
-        self.end_headers()
 
 
 class FileServer(ThreadingHTTPServer):
@@ -33,9 +32,9 @@ class FileServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, content: bytes, status: int | None, length: int | None) -> None:
         super().__init__(("127.0.0.1", 0), Request)
-        self.answer = answer
+        self.content, self.status, self.length = content, status, length or len(content)
         self.paths: list[str] = []
         self.ended = threading.Event()
 
@@ -47,30 +46,18 @@ class FileServer(ThreadingHTTPServer):
         """A client that goes away is part of the tests."""
 
 
-def gives(content: bytes, length: int | None = None) -> Answer:
-    """A file; with a length, the connection ends before so many bytes."""
-
-    def answer(request: Request) -> None:
-        request.head(200, length or len(content))
-        request.wfile.write(content)
-
-    return answer
-
-
-def status(code: int) -> Answer:
-    """No file."""
-    return lambda request: request.head(code, 0)
-
-
-def silent(request: Request) -> None:
-    """A connection that stays open without an answer."""
-    request.server.ended.wait(30)
-
-
 @contextmanager
-def serving(answer: Answer) -> Iterator[FileServer]:
-    """A server for the length of a with statement."""
-    server = FileServer(answer)
+def serving(
+    content: bytes = b"", status: int | None = 200, length: int | None = None
+) -> Iterator[FileServer]:
+    """A server for the length of a with statement.
+
+    Args:
+        content: Of the file.
+        status: Of the answer; None for a connection that stays open without one.
+        length: Where the connection ends before so many bytes.
+    """
+    server = FileServer(content, status, length)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:

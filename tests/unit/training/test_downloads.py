@@ -7,10 +7,11 @@ import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from tests.unit.training.file_server import Answer, gives, serving, silent, status
+from tests.unit.training.file_server import serving
 
 from scalewise.training import published as downloads
 from scalewise.training.data import DatasetError
@@ -21,6 +22,7 @@ refuses = pytest.mark.refuses
 CONTENT = np.random.default_rng(0).bytes(300_000)
 SUM = hashlib.md5(CONTENT, usedforsecurity=False).hexdigest()
 NAME = "data.tar.gz"
+OTHER = "other bytes than published"
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +54,7 @@ def files(folder: Path) -> list[str]:
 
 
 def test_a_file_is_fetched_once_and_then_used_without_the_network(folder: Path) -> None:
-    with serving(gives(CONTENT)) as server:
+    with serving(CONTENT) as server:
         assert fetch(data_at(server.address), folder) == folder / NAME
         assert fetch(data_at(server.address), folder) == folder / NAME
         assert server.paths == [f"/{NAME}"]
@@ -64,33 +66,30 @@ def test_a_file_is_fetched_once_and_then_used_without_the_network(folder: Path) 
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
-        pytest.param(status(404), "404: Not Found", id="no such file"),
-        pytest.param(status(503), "503: Service Unavailable", id="a busy server"),
+        pytest.param({"status": 404}, "404: Not Found", id="no such file"),
+        pytest.param({"status": 503}, "503: Service Unavailable", id="a busy server"),
         pytest.param(
-            gives(b"<html>login</html>"),
-            "other bytes than published",
+            {"content": b"<html>login</html>"},
+            OTHER,
             id="a web page",
             marks=refuses("data: html for an archive"),
         ),
         pytest.param(
-            gives(CONTENT[:-1] + b"!"),
-            "other bytes than published",
-            id="wrong bytes",
-            marks=refuses("data: wrong checksum"),
+            {"content": CONTENT[:-1] + b"!"}, OTHER, id="wrong bytes", marks=refuses("data: wrong checksum")
         ),
         pytest.param(
-            gives(CONTENT[:-1], len(CONTENT)),
-            "other bytes than published",
+            {"content": CONTENT[:-1], "length": len(CONTENT)},
+            OTHER,
             id="cut",
             marks=refuses("data: truncated"),
         ),
-        pytest.param(silent, "timed out", id="silent"),
+        pytest.param({"status": None}, "timed out", id="silent"),
     ],
 )
 def test_a_download_that_fails_names_address_error_and_fix_and_leaves_nothing(
-    bad: Answer, reason: str, folder: Path, record_property: Callable[[str, object], None]
+    bad: dict[str, Any], reason: str, folder: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    with serving(bad) as server, pytest.raises(DatasetError) as refused:
+    with serving(**bad) as server, pytest.raises(DatasetError) as refused:
         fetch(data_at(server.address), folder)
 
     message = str(refused.value)
@@ -112,7 +111,7 @@ def test_an_unreachable_network_is_an_error_that_says_what_to_do(folder: Path) -
 def test_a_proxy_of_the_shell_is_used_and_given_up_if_it_never_answers(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with serving(gives(CONTENT)) as proxy:
+    with serving(CONTENT) as proxy:
         monkeypatch.setenv("http_proxy", proxy.address)
         fetch(data_at("http://mirror.example"), folder)
         assert proxy.paths == [f"http://mirror.example/{NAME}"]
@@ -130,7 +129,7 @@ def test_a_proxy_of_the_shell_is_used_and_given_up_if_it_never_answers(
 def test_a_bad_file_placed_by_hand_is_named_and_not_changed(folder: Path) -> None:
     folder.mkdir(parents=True)
     (folder / NAME).write_bytes(b"other")
-    with serving(gives(CONTENT)) as server, pytest.raises(DatasetError) as refused:
+    with serving(CONTENT) as server, pytest.raises(DatasetError) as refused:
         fetch(data_at(server.address), folder)
 
     assert str(refused.value).startswith(f"{folder / NAME} is damaged or another file: its md5 is ")
@@ -145,7 +144,7 @@ def test_a_mirror_takes_the_place_of_the_published_address(form: str, folder: Pa
     near = tmp_path / "near by"
     near.mkdir()
     (near / NAME).write_bytes(CONTENT)
-    with serving(gives(CONTENT)) as server:
+    with serving(CONTENT) as server:
         mirror = {"address": f"{server.address}/a/", "folder": str(near), "file:// address": near.as_uri()}
         fetch(data_at(), folder, mirror[form])
     assert server.paths == ([f"/a/{NAME}"] if form == "address" else [])
@@ -158,7 +157,7 @@ def test_a_mirror_takes_the_place_of_the_published_address(form: str, folder: Pa
 def test_two_downloads_of_one_file_at_once_both_have_it(
     folder: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    with serving(gives(CONTENT)) as server, ThreadPoolExecutor(2) as both:
+    with serving(CONTENT) as server, ThreadPoolExecutor(2) as both:
         found = [
             each.result() for each in [both.submit(fetch, data_at(server.address), folder) for _ in range(2)]
         ]

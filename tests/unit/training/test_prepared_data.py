@@ -137,22 +137,17 @@ def damages(content: bytes, other: bytes, seed: int) -> bytes:
     """The bytes of a file after one damage; the first seven are of one kind each, then any of them."""
     chance = random.Random(seed)
     place = chance.randrange(len(content))
-    kind = seed if seed < 7 else chance.randrange(4)
-    match kind:
-        case 0:
-            return content[:place] + bytes([content[place] ^ 1 << chance.randrange(8)]) + content[place + 1 :]
-        case 1:
-            return content[:place]
-        case 2:
-            return content + chance.randbytes(chance.randrange(1, 40))
-        case 3:
-            return content[:place] + chance.randbytes(1) + content[place + 1 :]
-        case 4:
-            return b""
-        case 5:
-            return b"<!DOCTYPE html><html><body>404</body></html>\n"
-        case _:
-            return other
+    before, byte, after = content[:place], content[place], content[place + 1 :]
+    kinds = (
+        before + bytes([byte ^ 1 << chance.randrange(8)]) + after,
+        before,
+        content + chance.randbytes(chance.randrange(1, 40)),
+        before + chance.randbytes(1) + after,
+        b"",
+        b"<!DOCTYPE html><html><body>404</body></html>\n",
+        other,
+    )
+    return kinds[seed if seed < len(kinds) else chance.randrange(4)]
 
 
 @pytest.mark.refuses("data: truncated", "data: pickle")

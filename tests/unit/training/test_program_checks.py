@@ -153,13 +153,6 @@ def test_common_programs_have_no_difference(records: list[ProbeRecord]) -> None:
     assert check_plan(planned(), records) == ""
 
 
-STTY = """Traceback (most recent call last):
-  File "/src/pytorch-cifar/main.py", line 15, in <module>
-    from utils import progress_bar
-  File "/src/pytorch-cifar/utils.py", line 45, in <module>
-    _, term_width = os.popen('stty size', 'r').read().split()
-    ^^^^^^^^^^^^^
-ValueError: not enough values to unpack (expected 2, got 0)"""
 WIDTH = """Traceback (most recent call last):
   File "bar.py", line 8, in <module>
     width = os.get_terminal_size().columns
@@ -186,7 +179,6 @@ FIXES = {
         "RuntimeError: Error downloading train-images-idx3-ubyte.gz:",
     ],
     ("`python:`",) * 3: ["ModuleNotFoundError: No module named 'deepspeed'"],
-    ("`echo 24 80`",) * 3: [STTY],
     ("`shutil.get_terminal_size`",) * 3: [WIDTH],
     ("",) * 3: [
         "ValueError: no more samples in shard 7",

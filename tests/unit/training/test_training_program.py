@@ -38,28 +38,11 @@ def options_of(run: Any, **files: Any) -> dict[str, Any]:
 
 
 def test_a_run_trains_by_its_settings() -> None:
-    found = options_of(
-        definition(
-            4,
-            steps=200,
-            warmup_steps=5,
-            optimizer="adamw",
-            horizontal_flip=True,
-            loader="workers",
-            cpus_per_device=3,
-            seed=7,
-        )
-    )
+    keys: dict[str, Any] = {"optimizer": "adamw", "horizontal_flip": True, "seed": 7}
+    found = options_of(definition(4, steps=200, warmup_steps=5, loader="workers", cpus_per_device=3, **keys))
     assert (found["batch_size_per_device"], found["steps"], found["workers"]) == (8, 205, 3)
-    assert (found["optimizer"], found["horizontal_flip"], found["seed"]) == ("adamw", True, 7)
+    assert {key: found[key] for key in keys} == keys
     assert (found["model"], found["device"], found["spawn"]) == ("linear", "cpu", None)
-
-
-def test_a_rendezvous_by_file_is_used_if_the_run_asks_for_one() -> None:
-    place = Path("/shared/rendezvous")
-    by_file = options_of(definition(rendezvous="file"), rendezvous=place, timeout_seconds=90)
-    assert (by_file["init_method"], by_file["timeout_seconds"]) == ("file:///shared/rendezvous", 90)
-    assert options_of(definition(), rendezvous=place)["init_method"] == "env://"
 
 
 def write_epochs(folder: Path, *lines: str) -> None:

@@ -1,6 +1,6 @@
 """Runs small trainings, each in a process forked after torch was imported: a script that knows no probe.
 
-python run_cases.py OUT CASE ...
+python run_cases.py OUT [CASE ...]
 
 It writes ``OUT/cases.json``: of each case the ranks' pids and exit statuses; what they print goes to
 ``OUT/CASE.RANK.txt``.
@@ -80,4 +80,7 @@ def main(out: Path, names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    possible = [
+        name for name in cases.CASES if not name.endswith("on_a_gpu") or cases.torch.cuda.is_available()
+    ]
+    main(Path(sys.argv[1]), sys.argv[2:] or possible)

@@ -17,7 +17,6 @@ from scalewise.analysis.next_runs import Findings, doubts, next_runs
 from scalewise.analysis.runs import collect
 from scalewise.analysis.study import Analysis, Part, conclude, with_waits
 from scalewise.config.experiment import Repeats
-from scalewise.config.shape import Shape
 from scalewise.plan.runs.rounds import (
     Round,
     device_hours,
@@ -228,14 +227,14 @@ def _with_earlier_runs(
 
     Args:
         experiment: The experiment, the way the plan defined it.
-        choice: Shapes and launchers, which show whether a run is the same.
+        choice: Shape and launcher of each point, which show whether a run is the same.
         repeats: Repeats that were requested, by the name of each point.
         runs_folder: Holds a folder for each run.
     """
     spec, there = experiment.spec, dict(repeats)
     for point in points(spec):
         settings = settings_of(spec, point.options)
-        place = (Shape.parse(choice["shapes"][str(point.devices)]), choice["launchers"][point.name])
+        place = choice["places"][point.name]
         for repeat in range(there[point.name] + 1, spec.max_repeats + 1):
             folder = runs_folder / point.run_name(repeat)
             if not (folder / RECORD).exists():
@@ -244,7 +243,7 @@ def _with_earlier_runs(
                 made = read_run(folder).definition
             except RecordError:
                 break
-            if (made.shape, made.launcher) != place or not made_with(made, settings):
+            if [str(made.shape), made.launcher] != place or not made_with(made, settings):
                 break
             there[point.name] = repeat
     return there

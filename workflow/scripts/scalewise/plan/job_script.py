@@ -34,13 +34,6 @@ _SHELL_VALUES = {
 }
 """Names in braces whose values only the job has -> variables of the script."""
 
-MISSING_JOB_SCRIPT = """\
-#!/bin/bash
-echo 'No row is recommended that this configuration has measured, so there is no job to submit.' >&2
-exit 1
-"""
-"""The script of an experiment without an answer."""
-
 
 def job_script(
     job: TrainJob,

@@ -65,8 +65,8 @@ def build_launch(
         program = start_ranks if site.slurm else torchrun_standalone(python, shape, rank_words)
     environments = [thread_environment(run.settings.cpus_per_device)]
     if run.launcher == "popen" and by_rank:
-        ranks = range(shape.devices_per_node)
-        environments = [environments[0] | rank_environment(local, shape) for local in ranks]
+        ranks = range(shape.world_size)
+        environments = [environments[0] | rank_environment(rank, shape) for rank in ranks]
     if (container := site.facts.container) is not None:
         environments = [keep_in_container(each, container.runtime) for each in environments]
     step = srun_step(run, by_rank=by_rank) if site.slurm else ()
@@ -176,10 +176,9 @@ RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 """Variables that identify a rank. torchrun sets them, and so do popen and spawn."""
 
 
-def rank_environment(local_rank: int, shape: Shape, node_rank: int = 0) -> dict[str, str]:
-    """Return the ``RANK_VARIABLES`` of one rank; ranks of a node and nodes are counted from 0."""
-    rank = node_rank * shape.devices_per_node + local_rank
-    place = (rank, local_rank, shape.world_size, shape.devices_per_node)
+def rank_environment(rank: int, shape: Shape) -> dict[str, str]:
+    """Return the ``RANK_VARIABLES`` of a rank on one machine; ranks are counted from 0."""
+    place = (rank, rank, shape.world_size, shape.devices_per_node)
     return {name: str(value) for name, value in zip(RANK_VARIABLES, place, strict=True)}
 
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from scalewise.config.settings import Settings
-from scalewise.config.shape import Shape, count_devices
+from scalewise.config.shape import count_devices
 from scalewise.plan.formatting import counts_text, format_3sig, listed, shortened
 from scalewise.plan.planned_study import Part, Study
 from scalewise.plan.runs.allocation import most_jobs
@@ -102,7 +102,7 @@ def plan_lines(
     if len(rows) > MAX_ROWS:
         yield f"... and {len(rows) - MAX_ROWS} more points"
     sentences = [
-        *(text for part in study.parts for text in _choice(part, points, results)),
+        *(text for part in study.parts for text in _choice(part, points)),
         f"{_to_do(rows)} {_devices(study)}",
         *_refused(refused),
         *_requests(requests, study),
@@ -166,21 +166,18 @@ def _table(points: Sequence[PlannedPoint]) -> Iterator[str]:
         yield "  ".join(["", cut.ljust(widths[0]), *numbers])
 
 
-def _choice(part: Part, points: Sequence[PlannedPoint], results: Path) -> Iterator[str]:
+def _choice(part: Part, points: Sequence[PlannedPoint]) -> Iterator[str]:
     """Yield the counts that an experiment chooses among, and the most that this may cost."""
     spec = part.experiment
-    if not spec.chooses_devices:
-        return
-    if spec.budget is None:
-        cost = format_3sig(sum(point.hours * spec.max_repeats for point in points if point.part is part))
+    if spec.chooses_devices:
+        hours = sum(point.hours * spec.max_repeats for point in points if point.part is part)
+        counts = counts_text(sorted({run.shape.world_size for run in part.runs}))
+        where = f" on {part.partition}" if part.partition else ""
         limit = "`budget: {device_hours: ...}` sets a limit"
-    else:
-        rounds = known_rounds(spec, results / part.name)
-        cost = f"{spec.budget.device_hours:.4g}"
-        limit = f"{format_3sig((rounds[-1].spent_device_hours or 0.0) if rounds else 0.0)} are spent"
-    counts = counts_text(sorted({run.shape.world_size for run in part.runs}))
-    where = f" on {part.partition}" if part.partition else ""
-    yield f"{part.name} chooses among {counts} devices{where}: at most {cost} device-hours; {limit}."
+        if spec.budget is not None:
+            hours, limit = spec.budget.device_hours, "its budget"
+        most = f"at most {format_3sig(hours)} device-hours"
+        yield f"{part.name} chooses among {counts} devices{where}: {most}, {limit}."
 
 
 def _to_do(points: Sequence[PlannedPoint]) -> str:
@@ -220,25 +217,16 @@ def _requests(requests: Requests, study: Study) -> Iterator[str]:
     """Yield what jobs request of Slurm, with the profile's part: what all do, then a line for each shape."""
     if study.site.slurm is None:
         return
-    by_shape: dict[tuple[str, Shape], list[dict[str, str]]] = {}
-    for key, run in study.runs.items():
-        if key in requests:
-            by_shape.setdefault((run.partition, run.shape), []).append(_words(requests[key]))
-    jobs = [words for of_shape in by_shape.values() for words in of_shape]
-    # those that make a shape are in its line
-    common = {
-        name: value
-        for name, value in (jobs[0] if jobs else {}).items()
-        if name not in {"nodes", "--ntasks-per-node"} and all(words.get(name) == value for words in jobs)
-    }
+    runs = [(run, requests[key]) for key, run in study.runs.items() if key in requests]
+    jobs = dict.fromkeys((run.partition, run.shape, _words(resources)) for run, resources in runs)
+    common = set.intersection(*(set(words) for *_, words in jobs)) if jobs else set()
+    # these make a shape
+    common = {word for word in common if not word.startswith(("nodes=", "--ntasks-per-node="))}
     if common:
-        yield f"Each job requests {_shown(common)}"
-    for (partition, shape), of_shape in sorted(by_shape.items()):
-        values: dict[str, str] = {}
-        for name, value in (item for words in of_shape for item in words.items() if item[0] not in common):
-            others = values.get(name, value).split("|")
-            values[name] = "|".join(dict.fromkeys([*others, value]))
-        yield f"  {shape}{f' on {partition}' if partition else ''}: {_shown(values)}"
+        yield f"Each job requests {' '.join(word for word in next(iter(jobs))[2] if word in common)}"
+    for partition, shape, words in sorted(jobs, key=lambda job: job[:2]):
+        where = f" on {partition}" if partition else ""
+        yield f"  {shape}{where}: {' '.join(word for word in words if word not in common)}"
     if shutil.which("sbatch") is None:
         yield "Warning: there is no sbatch on this machine, so the plan cannot be started here."
     for name, parts in study.experiments.items():
@@ -247,17 +235,10 @@ def _requests(requests: Requests, study: Study) -> Iterator[str]:
             yield f"A run of {name} takes up to {most} jobs, each from the checkpoint of the one before."
 
 
-def _words(resources: Mapping[str, Any]) -> dict[str, str]:
-    """Return the resources of a job, and its options of sbatch, with their values as text of the shell."""
-    words = {name: str(value) for name, value in resources.items() if not NOT_REQUESTED.fullmatch(name)}
-    for option in shlex.split(str(resources.get("slurm_extra", ""))):
-        name, _, value = option.partition("=")
-        words[name] = shlex.quote(value) if value else ""
-    return words
-
-
-def _shown(words: Mapping[str, str]) -> str:
-    return " ".join(f"{name}={value}" if value else name for name, value in words.items())
+def _words(resources: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the resources of a job, and its options of sbatch, as text of the shell."""
+    words = [f"{name}={value}" for name, value in resources.items() if not NOT_REQUESTED.fullmatch(name)]
+    return (*words, *map(shlex.quote, shlex.split(str(resources.get("slurm_extra", "")))))
 
 
 def _whole_nodes(points: Sequence[PlannedPoint]) -> Iterator[str]:

@@ -6,17 +6,18 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from scalewise.config.errors import StudyError
 from scalewise.config.experiment import AnyExperiment
 from scalewise.config.program import ProgramSettings
-from scalewise.config.shape import Shape
 from scalewise.config.site import Site
 from scalewise.plan.plan_file import PLAN_FOLDER, Plan, TrainJob
 from scalewise.plan.runs.allocation import train_job
-from scalewise.plan.runs.rounds import Round, known_rounds, requested_runs
+from scalewise.plan.runs.rounds import Round, requested_runs
 from scalewise.plan.runs.run_definition import RunDefinition, canonical_json, digest
 from scalewise.plan.runs.runs import partition_of, preparation
 from scalewise.records import RecordError, read_run, replaced_whole
@@ -32,7 +33,6 @@ class Part:
     Args:
         name: The experiment's key in the YAML.
         experiment: The experiment's keys, defaults merged in, as they are for this partition.
-        shapes: The shape of each entry of ``experiment.device_counts``.
         runs: Every job, up to the most repeats.
         site: The site or partition that it runs on.
         left_out: Sentences on device counts that other partitions can have and this one cannot.
@@ -40,7 +40,6 @@ class Part:
 
     name: str
     experiment: AnyExperiment
-    shapes: Mapping[int | str, Shape]
     runs: Sequence[RunDefinition]
     site: Site
     left_out: Sequence[str] = ()
@@ -57,7 +56,7 @@ class Part:
         found: dict[str, Any] = {
             "name": self.name,
             "spec": experiment.model_dump(exclude=CHANGE_NO_NUMBER, exclude_none=True),
-            **self.site.queue_and_billing(self.shapes.values()),
+            **self.site.queue_and_billing(dict.fromkeys(run.shape for run in self.runs)),
             "accelerator": self.runs[0].accelerator,
             "most_devices": self.site.most_devices,
         }
@@ -65,8 +64,7 @@ class Part:
             found |= {"price": self.site.facts.price_per_device_hour, "left_out": self.left_out}
         if experiment.chooses_devices:
             found["choice"] = {
-                "shapes": {str(devices): str(shape) for devices, shape in self.shapes.items()},
-                "launchers": {run.point: run.launcher for run in self.runs if run.repeat == 1},
+                "places": {run.point: (str(run.shape), run.launcher) for run in self.runs},
                 # with a budget, a run is made only if its whole time is left
                 "run_minutes": experiment.runtime_minutes if experiment.budget else None,
             }
@@ -87,14 +85,6 @@ class Part:
             rounds: The rounds so far; not read if the experiment has none.
         """
         return [run.run for run in requested_runs(self.runs, self.experiment, rounds)]
-
-    def known_run_names(self, folder: Path) -> list[str]:
-        """Return the names of the runs that are requested by the rounds on disk.
-
-        Args:
-            folder: Results of the experiment.
-        """
-        return self.requested_run_names(known_rounds(self.experiment, folder))
 
 
 @dataclass(frozen=True)
@@ -119,10 +109,7 @@ class Study:
     @property
     def experiments(self) -> dict[str, list[Part]]:
         """The parts of each experiment, by its name."""
-        found: dict[str, list[Part]] = {}
-        for part in self.parts:
-            found.setdefault(part.name, []).append(part)
-        return found
+        return {name: [*parts] for name, parts in groupby(self.parts, attrgetter("name"))}
 
     @property
     def partitions(self) -> dict[str, Site]:

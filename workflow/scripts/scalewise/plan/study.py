@@ -234,7 +234,7 @@ def _parts_of(
             names.setdefault(problem, []).append(site.partition)
         if not problems:
             runs = expand(name, experiment, shapes, site.accelerator, site.launcher)
-            parts.append(Part(name, experiment, shapes, runs, site, left_out))
+            parts.append(Part(name, experiment, runs, site, left_out))
     problems = [
         replace(each, text=f"{each.text} (partition {', '.join(where)})") if len(where) < len(on) else each
         for each, where in names.items()

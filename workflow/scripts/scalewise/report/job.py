@@ -12,7 +12,7 @@ from scalewise.analysis.statistics import ENOUGH_REPEATS
 from scalewise.config.shape import count_devices
 from scalewise.config.site import Site
 from scalewise.plan.formatting import duration_text, percent, pluralize
-from scalewise.plan.job_script import MISSING_JOB_SCRIPT, job_script
+from scalewise.plan.job_script import job_script
 from scalewise.plan.plan_file import Plan
 from scalewise.plan.runs.allocation import START_UP_MINUTES
 from scalewise.plan.runs.run_definition import RunDefinition
@@ -20,6 +20,13 @@ from scalewise.report.facts import Facts
 
 MARGIN = 0.2
 """Part of the measured time that a job requests in addition: not every day is like that of the study."""
+
+MISSING_JOB_SCRIPT = """\
+#!/bin/bash
+echo 'No row is recommended that this configuration has measured, so there is no job to submit.' >&2
+exit 1
+"""
+"""The script of an experiment without an answer."""
 
 
 def answer_job(facts: Facts, plan: Plan, path: Path) -> str:

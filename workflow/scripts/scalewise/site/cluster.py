@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import getpass
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from scalewise.config.errors import UserError
 from scalewise.site.commands import ask
 
 Facts = Mapping[str, str]
 """Keys and values as Slurm writes them."""
-NO_ACCOUNTING = "this cluster keeps no accounting"
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,11 @@ class Node:
     features: frozenset[str]
     partitions: Sequence[str]
 
+    def __str__(self) -> str:
+        gpus = [f"{count} {kind or 'GPUs'}" for kind, count in sorted(self.gpus.items())]
+        memory = [f"{self.memory_mb // 1000} GB"] if self.memory_mb else []
+        return ", ".join([*gpus, f"{self.cpus} CPUs", *memory])
+
 
 def read_config() -> Facts:
     """Return the cluster's settings."""
@@ -44,19 +49,23 @@ def read_config() -> Facts:
 
 def read_partitions(named: Sequence[str] = ()) -> dict[str, Facts]:
     """Return the partitions by name; a hidden one is shown only if it is named."""
-    found = list(map(record, _show("partition").splitlines()))
+    found = list(map(record, _show("partition", "--oneliner").splitlines()))
     for name in {*named} - {each.get("PartitionName") for each in found}:
         found += map(record, ask("scontrol", "--oneliner", "show", "partition", name).text.splitlines())
     return {each["PartitionName"]: each for each in found if "PartitionName" in each}
 
 
 def read_nodes() -> list[Node]:
-    """Return all nodes."""
-    return list(parse_nodes(_show("node")))
+    """Return all nodes; FUTURE ones do not exist yet."""
+    found = map(record, _show("node", "--oneliner").splitlines())
+    return [
+        parse_node(each)
+        for each in found
+        if "NodeName" in each and not each.get("State", "").startswith("FUTURE")
+    ]
 
 
-def _show(kind: str) -> str:
-    form = () if kind == "config" else ("--oneliner",)
+def _show(kind: str, *form: str) -> str:
     answer = ask("scontrol", *form, "show", kind, tries=2)
     if not answer.text:
         raise UserError(
@@ -82,19 +91,15 @@ class Accounts:
     unknown: str = ""
 
     def usable_in(self, partition: str) -> dict[str, Facts]:
-        """Return the row of each account that holds in a partition: its own, or that of all partitions."""
-        return {
-            row["account"]: row
-            for place in ("", partition)
-            for row in self.rows
-            if row.get("partition", "") == place
-        }
+        """Return each account's row that holds in a partition, its own or that of all; empty for any one."""
+        rows = [row for row in self.rows if not partition or row["partition"] in ("", partition)]
+        return {row["account"]: row for row in sorted(rows, key=itemgetter("partition"))}
 
 
 def read_accounts(config: Facts) -> Accounts:
     """Ask accounting for the user's accounts on this cluster; the database may hold those of others."""
     if config.get("AccountingStorageType", "accounting_storage/slurmdbd") != "accounting_storage/slurmdbd":
-        return Accounts(unknown=NO_ACCOUNTING)
+        return Accounts(unknown="this cluster keeps no accounting")
     user, cluster = getpass.getuser(), config.get("ClusterName", "")
     show = ("sacctmgr", "--noheader", "--parsable2", "show")
     here = [f"cluster={cluster}"] if cluster else []
@@ -102,9 +107,10 @@ def read_accounts(config: Facts) -> Accounts:
     answer = ask(*show, "associations", f"user={user}", *here, f"format={','.join(fields)}", tries=2)
     if not answer.ok:
         return Accounts(unknown=answer.failure)
-    rows = [dict(zip(fields, line.split("|"), strict=False)) for line in answer.text.splitlines()]
+    lines = (line.split("|") for line in answer.text.splitlines())
+    rows = [dict(zip(fields, line, strict=True)) for line in lines if len(line) == len(fields)]
     if not rows:
-        return Accounts(unknown=f"accounting knows no account of {user} on this cluster")
+        return Accounts(unknown=f"accounting knows no account of {user} on this cluster; ask the site")
     default = ask(*show, "user", user, "format=defaultaccount").text.partition("\n")[0]
     return Accounts(rows, default.strip())
 
@@ -128,21 +134,18 @@ def parse_config(text: str) -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
-def parse_nodes(text: str) -> Iterator[Node]:
-    """Yield the nodes of ``scontrol --oneliner show node``; FUTURE ones do not exist yet."""
-    for facts in map(record, text.splitlines()):
-        if not facts.get("NodeName") or re.match(r"FUTURE\b", facts.get("State", "")):
-            continue
-        memory = number(facts, "RealMemory") - number(facts, "MemSpecLimit")
-        reserved = number(facts, "CoreSpecCount") * (number(facts, "ThreadsPerCore") or 1)
-        yield Node(
-            facts["NodeName"],
-            max(number(facts, "CPUEfctv") or number(facts, "CPUTot") - reserved, 1),
-            memory if memory > 1 else 0,  # 1 MB is the default of a node without RealMemory
-            parse_gpus(facts.get("Gres", "")),
-            frozenset(names(facts.get("ActiveFeatures", ""))),
-            names(facts.get("Partitions", "")),
-        )
+def parse_node(facts: Facts) -> Node:
+    """Read a line of ``scontrol show node``."""
+    memory = number(facts, "RealMemory") - number(facts, "MemSpecLimit")
+    reserved = number(facts, "CoreSpecCount") * (number(facts, "ThreadsPerCore") or 1)
+    return Node(
+        facts["NodeName"],
+        max(number(facts, "CPUEfctv") or number(facts, "CPUTot") - reserved, 1),
+        memory if memory > 1 else 0,  # 1 MB is the default of a node without RealMemory
+        parse_gpus(facts.get("Gres", "")),
+        frozenset(names(facts.get("ActiveFeatures", ""))),
+        names(facts.get("Partitions", "")),
+    )
 
 
 def parse_gpus(gres: str) -> dict[str, int]:

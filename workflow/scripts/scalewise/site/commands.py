@@ -8,7 +8,7 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -17,6 +17,8 @@ LIMIT_SECONDS = 60
 RETRY_SECONDS = 2.0
 SUBMISSION_COMMANDS = ("sbatch", "squeue", "scancel")
 """Slurm's commands without which no job can be sent and watched."""
+WHAT_IS_MISSING = 'Correct the site file, or add a missing option to slurm.extra, such as "--qos=NAME".'
+"""The fix of a job that Slurm refuses."""
 
 _HIDING = re.compile(
     r"(SQUEUE|SINFO|SACCT|SCANCEL)_(?!ALL$|FEDERATION$|SIB$|SIBLING$|CTLD$|HURRY$|VERBOSE$)[A-Z0-9_]+"
@@ -105,6 +107,11 @@ def ask(
         time.sleep(RETRY_SECONDS)
         return ask(*command, seconds=seconds, tries=tries - 1, environ=environ)
     return Answer(shlex.join(command), not code, text, error if error or not code else f"exit status {code}")
+
+
+def try_job(options: Sequence[str]) -> Answer:
+    """Let Slurm test a request; no job is sent."""
+    return ask("sbatch", "--test-only", *options, "--wrap=true")
 
 
 def missing_commands(*names: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import textwrap
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,31 +14,29 @@ import yaml
 from scalewise.config.errors import UserError, one_line
 from scalewise.config.shape import count_devices
 from scalewise.config.slurm import duration_seconds
+from scalewise.plan.plan_file import Value
+from scalewise.plan.runs.allocation import sbatch_options
 from scalewise.records import write_text
-from scalewise.site.cluster import NO_ACCOUNTING, names, number
-from scalewise.site.commands import ask
-from scalewise.site.places import Place, is_part_of_gpu
+from scalewise.site.cluster import names, number
+from scalewise.site.commands import WHAT_IS_MISSING, ask, try_job
+from scalewise.site.places import Place
 
 SITE_FILE = Path("profiles/slurm/site.yaml")
 TEST_MINUTES = 10
-WIDTH = 80
 
 Row = tuple[str, object, str]
-"""A key of the site file, its value and the value's source; without a value, a remark on the key."""
+"""A key of the site file, its value and the value's source; without a value, the key is a comment."""
 Section = tuple[list[Row], list[Row], list[str]]
 """Facts of nodes, facts of their jobs, and what the user should check or choose."""
 
 
-def write_site_file(
-    places: Sequence[Place], path: Path, checkout: Path, *, command: str = "", force: bool = False
-) -> list[str]:
+def write_site_file(places: Sequence[Place], path: Path, checkout: Path, *, force: bool = False) -> list[str]:
     """Write the file; return lines for the terminal.
 
     Args:
         places: What it describes, the default one first.
         path: The file to write.
         checkout: Scalewise's folder.
-        command: The command as the user gave it.
         force: Replace a file that the user may have written.
 
     Raises:
@@ -50,24 +48,22 @@ def write_site_file(
     for place in places:
         several = sum(each.name == place.name for each in places) > 1
         name = re.sub(r"[^A-Za-z0-9_-]", "-", f"{place.name}-{place.gpu_type}" if several else place.name)
-        name = name.lstrip("_-")[:29]
-        sections[f"{name}-{len(sections)}" if name in sections else name] = describe(place)
+        sections[f"{name[:29]}-{len(sections)}" if name[:32] in sections else name[:32]] = describe(place)
+    cluster = places[0].config.get("ClusterName", "(no name)")
     schema = os.path.relpath(checkout / "workflow/schemas/site.schema.json", path.absolute().parent)
     lines = [
         f"# yaml-language-server: $schema={schema}",
-        f"# Cluster {places[0].config.get('ClusterName', '(no name)')}, {datetime.now(UTC).date()}, by",
-        f"#   {one_line(command)}",
-        "# Behind a value is its source in Slurm. All keys: config/README.md. Test it by",
-        "#   snakemake preflight --profile profiles/slurm",
+        f"# Cluster {cluster}, {datetime.now(UTC).date()}, by python workflow/scripts/cli.py site",
+        "# Behind a value is its source in Slurm. All keys: config/README.md",
         "",
     ]
     if len(places) == 1:
         ((of_nodes, of_jobs, remarks),) = sections.values()
-        lines += [*_lines(of_nodes, ""), "", "slurm:", *_lines(of_jobs, "  "), *_wrapped(remarks, "  # ")]
+        lines += [*_lines(of_nodes, ""), "", "slurm:", *_lines(of_jobs, "  "), *_comments(remarks, "  ")]
     else:
         lines += ["partitions:"]
         for name, (of_nodes, of_jobs, remarks) in sections.items():
-            lines += [f'  "{name}":', *_lines(of_nodes + of_jobs, "    "), *_wrapped(remarks, "    # ")]
+            lines += [f'  "{name}":', *_lines(of_nodes + of_jobs, "    "), *_comments(remarks, "    ")]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, "\n".join([*lines, ""]))
@@ -75,8 +71,10 @@ def write_site_file(
         raise UserError(f"{path} cannot be written ({error.strerror}). Name another --output.") from None
     use = "" if path.resolve() == (checkout / SITE_FILE).resolve() else f" --config site={path}"
     described = f"partitions {', '.join(sections)}. `partitions: all` in an experiment compares them"
+    payers = [f"Account {place.payer.get('account', 'unknown')}: {place.paid_by}." for place in places]
+    remarks = [remark for _, _, remarks in sections.values() for remark in remarks]
     return [
-        *_wrapped(dict.fromkeys(remark for _, _, remarks in sections.values() for remark in remarks)),
+        *dict.fromkeys([*payers, *remarks]),
         f"{path} describes {described if len(places) > 1 else f'partition {places[0].name}'}. Next:",
         f"  snakemake -n --profile profiles/slurm{use}",
         f"  snakemake preflight --profile profiles/slurm{use}",
@@ -85,106 +83,92 @@ def write_site_file(
 
 def describe(place: Place) -> Section:
     """Describe a place as rows of the site file, with remarks."""
-    facts, name, nodes, memory = place.partition, place.name, len(place.nodes), place.memory_mb
-    gigabytes = memory // 1000 if memory >= 1000 else memory / 1000
-    account, accounts, qos = place.payer.get("account"), place.accounts, names(place.payer.get("qos", ""))
+    facts, name, nodes, gpu_type = place.partition, place.name, place.nodes, place.gpu_type
+    cpus = min(nodes[0].cpus, number(facts, "MaxCPUsPerNode") or nodes[0].cpus)
+    devices = cpus if gpu_type is None else nodes[0].gpus[gpu_type]
+    gres = "" if gpu_type is None else ":".join(filter(None, ["gpu", gpu_type, str(devices)]))
+    # of the two, Slurm has one
+    limits = [
+        number(each, "MaxMemPerNode") or number(each, "MaxMemPerCPU") * cpus for each in (facts, place.config)
+    ]
+    memory = min([*(node.memory_mb for node in nodes), *filter(None, limits)])
     longest, fewest = facts.get("MaxTime", "UNLIMITED"), number(facts, "MinNodes") or 1
     shared, select = facts.get("OverSubscribe", ""), place.config.get("SelectType", "")
+    whole = shared.startswith("EXCLUSIVE") or select == "select/linear"
+    account, qos = place.payer.get("account", ""), names(place.payer.get("qos", ""))
+    max_nodes = min(len(nodes), number(facts, "MaxNodes") or len(nodes))
     extra = [f"--constraint={place.constraint}"] if place.constraint else []
     if place.excluded:
         listed = ",".join(sorted(node.name for node in place.excluded))
         extra.append(f"--exclude={ask('scontrol', 'show', 'hostlistsorted', listed).text or listed}")
-    needed_qos, refusal = try_whole_nodes(place, extra)
+    tasks = devices if gres else 1
+    request: dict[str, Value] = {
+        "slurm_account": account,
+        "slurm_partition": name,
+        "nodes": fewest,
+        "slurm_extra": shlex.join([f"--ntasks-per-node={tasks}", *extra]),
+        "cpus_per_task": max(cpus // tasks, 1),
+        "gres": gres,
+        "mem_mb": memory,
+        "runtime": min(TEST_MINUTES, (duration_seconds(longest) or 3600) // 60 or 1),
+    }
+    needed_qos, refusal = find_qos(sbatch_options(request), qos)
     extra += needed_qos
-    default_qos = place.payer.get("defaultqos") or "unknown"
-    default = f"{'' if account == accounts.default else 'not '}your default"
     of_nodes: list[Row] = [
-        ("accelerator", "cuda" if place.gres else "cpu", "Gres (scontrol show node)"),
-        ("devices_per_node", place.devices, f"Gres={place.gres}" if place.gres else "CPU processes"),
-        ("cpus_per_node", place.cpus, "CPUEfctv or CPUTot, at most MaxCPUsPerNode"),
-        ("memory_gb_per_node", gigabytes or None, "RealMemory, at most MaxMemPerNode"),
+        ("accelerator", "cuda" if gres else "cpu", "Gres (scontrol show node); cpu if there are no GPUs"),
+        ("devices_per_node", devices, f"Gres={gres}" if gres else "CPU processes"),
+        ("cpus_per_node", cpus, "CPUEfctv or CPUTot, at most MaxCPUsPerNode"),
         (
-            "max_nodes",
-            min(nodes, number(facts, "MaxNodes") or nodes),
-            f"{count_devices(nodes, 'node')} of this kind, at most MaxNodes",
+            "memory_gb_per_node",
+            memory // 1000 or None,
+            "RealMemory, at most MaxMemPerNode; set it if unknown",
         ),
+        ("max_nodes", max_nodes, f"{count_devices(len(nodes), 'node')} of this kind, at most MaxNodes"),
     ]
     of_jobs: list[Row] = [
-        ("account", account, default if account else accounts.unknown),
-        ("QOS", None, f"{default_qos} by default, yours are {', '.join(qos)}" if qos else ""),
+        ("account", account or None, place.paid_by),
+        ("QOS", None, f"yours: {', '.join(qos)}; default: {place.payer.get('defaultqos', '')}"),
         ("partition", name, "scontrol show partition"),
-        ("gpu_type", place.gpu_type or None, "Gres" if place.gpu_type else ""),
+        ("gpu_type", gpu_type or None, "Gres"),
         ("longest_walltime", longest if ":" in longest else None, f"MaxTime={longest}"),
+        ("exclusive", whole or None, f"OverSubscribe={shared}, SelectType={select}"),
+        ("extra", extra or None, "further options of sbatch"),
     ]
-    if shared.startswith("EXCLUSIVE") or select == "select/linear":
-        of_jobs.append(("exclusive", True, f"OverSubscribe={shared}, SelectType={select}"))
-    if extra:
-        of_jobs.append(("extra", extra, "further options of sbatch"))
     remarks = {
-        f"Partition {name} has no GPUs: a device is a CPU process on this site.": not place.gres,
-        f"{place.gpu_type} is a part of a GPU (MIG). Parts have no peer-to-peer transfer: training on "
-        "several of them does not show how training on GPUs scales.": is_part_of_gpu(place.gpu_type),
-        "The memory of these nodes is unknown: set memory_gb_per_node if jobs need it.": not memory,
         f"MinNodes={fewest}: Slurm refuses runs of fewer nodes in {name}, such as those of one node. Plan "
-        f"device counts from {fewest * place.devices}, or use another partition.": fewest > 1,
-        f"The account was not found: {accounts.unknown}. Ask the site for yours, and set slurm.account.": (
-            not account and accounts.unknown != NO_ACCOUNTING
-        ),
-        f"Account {account} pays. Also yours: {', '.join(place.others)} (--account NAME).": place.others,
-        f"Partition {name} takes jobs in a reservation only: add --reservation=NAME to slurm.extra.": (
-            facts.get("ReqResv") == "YES"
-        ),
+        f"device counts from {fewest * devices}, or use another partition.": fewest > 1,
         f"Excluded from {name} (--exclude in slurm.extra):{place.kinds(place.excluded)}": place.excluded,
         f"The described nodes of {name} differ in their features. If a feature names other GPUs, give this "
-        f"command --constraint FEATURE:{place.kinds(place.nodes)}": (
-            len({node.features for node in place.nodes}) > 1
-        ),
+        f"command --constraint FEATURE:{place.kinds(nodes)}": len({node.features for node in nodes}) > 1,
         f"Slurm takes jobs only with {' '.join(needed_qos)} (in slurm.extra). Without: {refusal}": needed_qos,
-        f"Slurm refuses a job of whole nodes: {refusal}. Add what is missing to slurm.extra, such as "
-        '"--qos=NAME".': refusal and not needed_qos,
+        f"Slurm refuses a job of whole nodes: {refusal}. {WHAT_IS_MISSING}": refusal and not needed_qos,
     }
     return of_nodes, of_jobs, [text for text, holds in remarks.items() if holds]
 
 
-def try_whole_nodes(place: Place, extra: Sequence[str]) -> tuple[list[str], str]:
-    """Let Slurm test a job of whole nodes; return the QOS that it needs, if any, and the refusal without."""
-    tasks = place.devices if place.gres else 1
-    longest = duration_seconds(place.partition.get("MaxTime", "")) or 3600
-    request = {
-        "account": place.payer.get("account"),
-        "partition": place.name,
-        "nodes": number(place.partition, "MinNodes") or 1,
-        "ntasks-per-node": tasks,
-        "cpus-per-task": max(place.cpus // tasks, 1),
-        "gres": place.gres,
-        "mem": place.memory_mb,
-        "time": min(TEST_MINUTES, longest // 60 or 1),
-    }
-    words = [*(f"--{option}={value}" for option, value in request.items() if value), *extra]
+def find_qos(options: Sequence[str], yours: Sequence[str]) -> tuple[list[str], str]:
+    """Let Slurm test a job; return the QOS that it needs, if any, and the refusal without."""
     refusal = ""
-    for qos in ([], *([f"--qos={name}"] for name in names(place.payer.get("qos", "")))):
-        answer = ask("sbatch", "--test-only", *words, *qos, "--wrap=true")
+    for qos in ([], *([f"--qos={name}"] for name in yours)):
+        answer = try_job([*options, *qos])
         if answer.ok:
             return qos, refusal
-        refusal = refusal or answer.error
+        refusal = refusal or one_line(answer.error)
         if "qos" not in refusal.lower():
             break
     return [], refusal
 
 
 def _lines(rows: Iterable[Row], indent: str) -> Iterator[str]:
-    """Yield a line of YAML for each row, its source as a comment; rows with neither are left out."""
+    """Yield a line of YAML for each row, its source as a comment."""
     for key, value, source in rows:
+        text = f"# {key}"
         if value is not None:
             text = yaml.safe_dump({key: value}, default_flow_style=True, width=10**6).strip()[1:-1]
-            yield f"{indent + text:<34}  # {source}"
-        elif source:
-            yield f"{indent}# {key}: {one_line(source)}"
+        yield f"{indent + text:<34}  # {one_line(source)}"
 
 
-def _wrapped(texts: Iterable[str], prefix: str = "") -> Iterator[str]:
-    """Yield the lines of some texts for a terminal of 80 columns; the lines of a list stay apart."""
-    wrapper = textwrap.TextWrapper(WIDTH, prefix, break_long_words=False, break_on_hyphens=False)
-    for line in (line for text in texts for line in text.split("\n")):
-        wrapper.subsequent_indent = prefix + "    " * line.startswith(" ")
-        yield from wrapper.wrap(one_line(line))
+def _comments(texts: Iterable[str], indent: str = "") -> Iterator[str]:
+    """Yield the lines of some texts as comments."""
+    for line in "\n".join(texts).splitlines():
+        yield f"{indent}# {one_line(line)}"

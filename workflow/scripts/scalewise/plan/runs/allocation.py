@@ -13,7 +13,6 @@ from scalewise.plan.plan_file import TrainJob, Value
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.runs.runs import input_files, priority
 
-MB_PER_GB = 1000
 START_UP_MINUTES = 2
 """Added to a run's time, so that its job can write the last checkpoint and the reason of its end."""
 
@@ -33,39 +32,28 @@ ALL_CORES = 1024
 SHARED_NODE = "shared_node"
 """Resource of a job that could share a node with another of the study; the main process limits it to 1."""
 
-PLACE_RESOURCES = {
-    "account": "slurm_account",
-    "partition": "slurm_partition",
-    **{option: option for option in RESOURCES_OF_OPTIONS},
-}
-"""Resources of the executor plugin by which Slurm chooses a job's nodes, by options of sbatch."""
-
 
 def sbatch_options(resources: Mapping[str, Value]) -> list[str]:
     """Return the resources of a job as options of sbatch."""
-    options = {**PLACE_RESOURCES, "nodes": "nodes"}
+    place = {"account": "slurm_account", "partition": "slurm_partition"}
+    place |= {name: name for name in (*RESOURCES_OF_OPTIONS, "nodes")}
     amounts = {"cpus-per-task": "cpus_per_task", "gres": "gres", "mem": "mem_mb", "time": "runtime"}
-    place, needs = (
+    first, last = (
         [f"--{option}={resources[name]}" for option, name in names.items() if resources.get(name)]
-        for names in (options, amounts)
+        for names in (place, amounts)
     )
-    return [*place, *shlex.split(str(resources.get("slurm_extra", ""))), *needs]
+    return [*first, *shlex.split(str(resources.get("slurm_extra", ""))), *last]
 
 
 def train_job(run: RunDefinition, experiment: AnyExperiment, site: Site) -> TrainJob:
     """Make the job of a run on a site, by the time limit and memory of its experiment."""
-    limit_seconds = 60 * experiment.runtime_minutes
-    resources: dict[str, Value] = {
-        "runtime": experiment.runtime_minutes,
-        "mem_mb": node_memory_mb(run, experiment, site),
-    }
-    threads = ALL_CORES
+    minutes, memory = experiment.runtime_minutes, node_memory_mb(run, experiment, site)
+    threads, limit_seconds = ALL_CORES, 60 * minutes
+    resources: dict[str, Value] = {"runtime": minutes, "mem_mb": memory}
     if site.slurm is not None:
         threads = run.shape.devices_per_node * run.settings.cpus_per_device
-        resources["runtime"], limit_seconds, signal_seconds = split_walltime(
-            experiment.runtime_minutes, site.longest_minutes
-        )
-        resources |= slurm_resources(run, site, site.slurm, signal_seconds)
+        minutes, limit_seconds, signal_seconds = split_walltime(minutes, site.longest_minutes)
+        resources = slurm_resources(run, site, site.slurm, minutes, memory, signal_seconds)
     return {
         "site": site.partition,
         "threads": threads,
@@ -79,8 +67,10 @@ def train_job(run: RunDefinition, experiment: AnyExperiment, site: Site) -> Trai
     }
 
 
-def slurm_resources(run: RunDefinition, site: Site, slurm: Slurm, signal_seconds: int) -> dict[str, Value]:
-    """Return what a run requests of Slurm, apart from time and memory.
+def slurm_resources(
+    run: RunDefinition, site: Site, slurm: Slurm, minutes: int, memory_mb: int, signal_seconds: int
+) -> dict[str, Value]:
+    """Return what a run requests of Slurm.
 
     ``mpi`` with an empty value: with the key, the plugin does not wrap the run in a srun of one task; with an
     empty value, it does not refuse runs of one device. ``gpu`` and ``gpus`` must not be used: they would
@@ -92,6 +82,8 @@ def slurm_resources(run: RunDefinition, site: Site, slurm: Slurm, signal_seconds
         run: The run.
         site: Where it runs.
         slurm: The site's cluster.
+        minutes: Time of the job.
+        memory_mb: Memory of each node; 0 for no request.
         signal_seconds: Time of the signal before the job's end; 0 for none.
     """
     shape, cpus = run.shape, run.settings.cpus_per_device
@@ -110,6 +102,8 @@ def slurm_resources(run: RunDefinition, site: Site, slurm: Slurm, signal_seconds
         "mpi": "",
         "nodes": shape.nodes,
         "cpus_per_task": cpus,
+        "runtime": minutes,
+        "mem_mb": memory_mb,
         # the profile's budget counts it; neither Slurm nor the plugin reads this name
         "device_budget": site.devices_per_node * shape.nodes if exclusive else shape.world_size,
     }
@@ -165,8 +159,8 @@ def trained_seconds(longest_minutes: int) -> int:
 def node_memory_mb(run: RunDefinition, experiment: AnyExperiment, site: Site) -> int:
     """Return the MB on each node: the experiment's, or else its devices' share of the node; 0 for none."""
     if experiment.memory_gb is not None:
-        return round(experiment.memory_gb * MB_PER_GB)
+        return round(experiment.memory_gb * 1000)
     whole = site.facts.memory_gb_per_node
     if site.slurm is None or whole is None:
         return 0
-    return int(whole * MB_PER_GB * run.shape.devices_per_node / site.devices_per_node)
+    return int(whole * 1000 * run.shape.devices_per_node / site.devices_per_node)

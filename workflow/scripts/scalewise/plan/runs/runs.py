@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -189,10 +190,8 @@ def points(experiment: AnyExperiment) -> Iterator[Point]:
 
 def points_by_series(experiment: AnyExperiment) -> dict[Options, list[Point]]:
     """Return the points of each series that has any, by its options."""
-    series: dict[Options, list[Point]] = {}
-    for point in points(experiment):
-        series.setdefault(point.options, []).append(point)
-    return series
+    series = itertools.groupby(points(experiment), operator.attrgetter("options"))
+    return {options: [*of_series] for options, of_series in series}
 
 
 def expand(
