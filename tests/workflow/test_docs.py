@@ -49,7 +49,7 @@ slurm: {account: mine, partition: gpu, gpu_type: none}
 PROGRAM = "/path/to/train.py"
 """A script of the reader's, wherever it is."""
 
-KEYS_OF_THE_USER = {"environment", "argument", "queue_minutes", "experiments"}
+KEYS_OF_THE_USER = {"environment", "argument", "experiments"}
 """Mappings whose keys are the user's own, or the names of experiments."""
 
 

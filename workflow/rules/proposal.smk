@@ -2,7 +2,7 @@
 # in:  what an analysis reads and writes; the template of the centre
 # out: results/{experiment}/proposal/: proposal.md, table.csv, job.sh
 
-from scalewise.config.catalog.centres import template_of
+from scalewise.config.experiment import template_of
 
 PROPOSED = {
     name: planned["proposal"]

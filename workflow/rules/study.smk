@@ -12,7 +12,7 @@ from scalewise.plan.runs.rounds import (
     part_prefix,
     required_rounds,
 )
-from scalewise.plan.study import check_spelling
+from scalewise.config.yaml_source import read_source
 from scalewise.terminal import end_message
 
 SHIPPED = "config/experiments.yaml"
@@ -20,7 +20,7 @@ SHIPPED = "config/experiments.yaml"
 # the shipped study, unless the command or another workflow names one
 if "experiments" not in config:
     # Snakemake names no line
-    check_spelling(SHIPPED)
+    read_source(Path(SHIPPED))
 
     configfile: SHIPPED
 

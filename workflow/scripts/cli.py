@@ -40,7 +40,7 @@ RESULTS = Path("results")
 
 def site(options: Namespace) -> None:
     """Write the site file of this cluster from what Slurm reports."""
-    from scalewise.config.paths import find_site_file
+    from scalewise.plan.sites import find_site_file
     from scalewise.site.places import find_places
     from scalewise.site.site_file import SITE_FILE, write_site_file
 

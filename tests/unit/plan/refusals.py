@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from scalewise.config.errors import StudyError
+from scalewise.config.yaml_source import read_source
 from scalewise.plan.planned_study import Study
-from scalewise.plan.study import check_spelling, load_study
+from scalewise.plan.study import load_study
 
 HERE = "# the mistake"
 
@@ -37,7 +38,6 @@ MACHINES = {
     "cluster": "accelerator: cuda\ndevices_per_node: 4\ncpus_per_node: 64\nmax_nodes: 2\nslurm: {}\n",
     "partitions": "accelerator: cuda\ndevices_per_node: 4\ncpus_per_node: 64\nslurm: {}\n"
     "partitions: {a100: {max_nodes: 2, memory_gb_per_node: 250}, h200: {max_nodes: 4, cpus_per_node: 96}}\n",
-    "blank": "",
 }
 FILES = {
     "train.py": "import helper\n",
@@ -109,7 +109,7 @@ class StudyFolder:
 
     def load(self) -> Study:
         """Do what the Snakefile does with the two files that are there."""
-        check_spelling(self.study_file)
+        read_source(self.study_file)
         # what Snakemake reads it with
         config = yaml.load(self.study_file.read_text(encoding="utf-8"), Loader=yaml.FullLoader)
         return load_study(config, [self.study_file], self.site_file)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 import pytest
 
 from scalewise.config.catalog.datasets import DatasetFacts, dataset_facts
 from scalewise.config.catalog.models import normalises_over_batch
-from scalewise.config.errors import RefusedValueError
-from scalewise.config.shape import Shape, shape_for
+from scalewise.config.shape import shape_for
 from scalewise.plan.formatting import (
     counts_text,
     duration_text,
@@ -37,10 +37,7 @@ def test_a_dataset_has_its_published_sizes_and_a_synthetic_one_those_of_its_name
     name: str, facts: DatasetFacts
 ) -> None:
     assert dataset_facts(name) == facts
-
-
-def test_images_may_be_enlarged() -> None:
-    assert dataset_facts("cifar10", 224) == DatasetFacts(50_000, 10_000, 3, 224, 224)
+    assert dataset_facts(name, 224) == replace(facts, height=224, width=224)
 
 
 @pytest.mark.parametrize(
@@ -57,48 +54,36 @@ def test_a_name_of_many_models_holds_a_size_that_such_a_model_has(
     if normalises is not None:
         assert normalises_over_batch(model) is normalises
         return
-    with pytest.raises(RefusedValueError, match=model):
+    with pytest.raises(ValueError, match=model):
         normalises_over_batch(model)
 
 
 @pytest.mark.parametrize(
-    ("devices", "shape"),
+    ("devices", "per_node", "shape"),
     [
-        (1, Shape(1, 1)),
-        (3, Shape(1, 3)),
-        (4, Shape(1, 4)),
-        (8, Shape(2, 4)),
-        (16, Shape(4, 4)),
-        ("1x2", Shape(1, 2)),
-        ("3x3", Shape(3, 3)),
+        *((1, 4, "1x1"), (3, 4, "1x3"), (4, 4, "1x4"), (8, 4, "2x4"), (16, 4, "4x4")),
+        *(("1x2", 4, "1x2"), ("3x3", 4, "3x3"), (3, 1, "3x1"), ("3x1", 1, "3x1")),
     ],
 )
-def test_a_node_is_filled_before_a_second_is_taken(devices: int | str, shape: Shape) -> None:
-    assert shape_for(devices, devices_per_node=4, max_nodes=4) == shape
-    assert str(Shape(2, 4)) == "2x4"
-
-
-def test_one_device_nodes_may_be_counted_either_way() -> None:
-    assert {shape_for(devices, devices_per_node=1, max_nodes=4) for devices in (3, "3x1")} == {Shape(3, 1)}
+def test_a_node_is_filled_before_a_second_is_taken(devices: int | str, per_node: int, shape: str) -> None:
+    assert str(shape_for(devices, devices_per_node=per_node, max_nodes=4)) == shape
 
 
 def test_a_count_fills_nodes_or_is_refused_with_counts_that_do() -> None:
-    accepted = suggested = 0
-    for devices_per_node in range(1, 9):
-        for devices in range(1, devices_per_node * 4 + 1):
-            if devices <= devices_per_node or devices % devices_per_node == 0:
-                shape = shape_for(devices, devices_per_node=devices_per_node, max_nodes=4)
+    suggested = 0
+    for node in range(1, 9):
+        for devices in range(1, node * 4 + 1):
+            if devices <= node or devices % node == 0:
+                shape = shape_for(devices, devices_per_node=node, max_nodes=4)
                 assert shape.world_size == devices
-                assert shape.nodes == 1 or shape.devices_per_node == devices_per_node
-                accepted += 1
+                assert shape.nodes == 1 or shape.devices_per_node == node
                 continue
-            with pytest.raises(RefusedValueError) as refused:
-                shape_for(devices, devices_per_node=devices_per_node, max_nodes=4)
-            for count in re.findall(r"\d+", refused.value.fix):
-                shape = shape_for(int(count), devices_per_node=devices_per_node, max_nodes=4)
-                assert shape.world_size == int(count)
+            with pytest.raises(ValueError, match="Use ") as refused:
+                shape_for(devices, devices_per_node=node, max_nodes=4)
+            for count in re.findall(r"\d+", str(refused.value).partition("Use")[2]):
+                assert shape_for(int(count), devices_per_node=node, max_nodes=4).world_size == int(count)
                 suggested += 1
-    assert min(accepted, suggested) > 50
+    assert suggested > 50
 
 
 @pytest.mark.parametrize(

@@ -216,7 +216,7 @@ CHANGED: dict[str, Any] = {
 def test_a_changed_key_trains_again_what_it_defines_and_nothing_else(key: str, load: Load) -> None:
     before = load(ADAPTIVE).parts[0]
     changed = before.experiment.model_copy(update={key: CHANGED[key]})
-    shapes = {devices: Shape(1, int(devices)) for devices in changed.device_counts}
+    shapes = {devices: Shape(1, int(devices)) for devices in changed.devices.counts}
     runs = expand("digits", changed, shapes, before.site.accelerator, before.site.launcher)
     defined = {run.run: run.as_json() for run in runs}
     is_kept = all(defined.get(run.run, run.as_json()) == run.as_json() for run in before.runs)
@@ -227,5 +227,5 @@ def test_a_changed_key_trains_again_what_it_defines_and_nothing_else(key: str, l
 
 
 def test_keys_that_change_no_number_say_so() -> None:
-    said = {key for key, schema in KEYS.items() if "reruns nothing" in schema["description"]}
+    said = {key for key, schema in KEYS.items() if "reruns nothing" in schema.get("description", "")}
     assert said == CHANGE_NO_NUMBER

@@ -11,8 +11,7 @@ import pytest
 from tests.unit.plan.conftest import Load, Refuse
 from tests.unit.plan.refusals import of_program
 
-from scalewise.config.catalog.program_files import program_files
-from scalewise.config.program import ProgramSettings
+from scalewise.config.program import ProgramSettings, program_files
 from scalewise.config.templates import fill_in, names_in
 
 

@@ -53,7 +53,6 @@ BUILTIN: Sequence[Case] = (
     ("steps: 20\ndecision: {deadline_minutes: 5}", "decision.deadline_minutes 5 20", ""),
     ("steps: 20\ntrainings: 8", "trainings 8 samples_per_training", ""),
     ("target: {accuracy: 0.9}\nstop_at_accuracy: 0.8", "stop_at_accuracy 0.8 0.9", ""),
-    (f"epochs: 3 {HERE}\nsweep: {{epochs: [3, 4]}}", "epochs 3 [3, 4]", ""),
     ("sweep: {momentum: [0.5, 0.5]}", "sweep momentum-0.5", ""),
     (f"sweep: {{seed: {list(range(400))}}}", "sweep 2,400 1,000", ""),
     ("exclude: [{momentum: 0.5}]", "exclude[0] momentum", ""),
@@ -67,10 +66,8 @@ BUILTIN: Sequence[Case] = (
     ),
     ("repeats: {min: 9, max: 4}", "repeats 9 4", ""),
     ("partitions: [a100]", "partitions a100", ""),
-    ("decision: {by: cost}", "decision.by cost partitions", ""),
     ("proposal: {centre: csc-rohu}", "proposal.centre csc-rohu 'csc-roihu'", ""),
     ("arguments: [--lr]", "arguments program: train.py", ""),
-    ("epochs: 2001-99-99", "month", ""),
     ("title: !!python/object/apply:os.mkdir [sprung]", "python/object/apply:os.mkdir", ""),
 )
 PROGRAM: Sequence[Case] = (
@@ -95,7 +92,7 @@ PROGRAM: Sequence[Case] = (
     ("program: -m torch.distributed.run", "program torch.distributed.run itself", ""),
     ("arguments: []\nresumes: true", "resumes {folder}", ""),
     ("metric: {pattern: 'loss=(.*)', at_most: 2}", "metric 200", ""),
-    ("momentum: 0.9", "momentum 0.9 built-in arguments", ""),
+    ("momentum: 0.9", "momentum built-in", ""),
 )
 NAMES: Sequence[Case] = (
     ("../x: {}", "../x", "names: ../x"),

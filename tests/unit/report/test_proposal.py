@@ -18,7 +18,7 @@ from tests.planted_study import Law, PlantedStudy, experiments
 import cli
 from scalewise.analysis.statistics import Sample, ratio_of
 from scalewise.analysis.study import parts_of, read_and_conclude
-from scalewise.config.catalog.centres import known_centres, template_of
+from scalewise.config.experiment import known_centres, template_of
 from scalewise.plan.planned_study import make_plan, write_plan
 from scalewise.report.facts import CLOCKS, Doubling, facts_of
 from scalewise.report.job import time_limit

@@ -129,7 +129,7 @@ def test_the_largest_run_with_the_longest_time_and_the_smallest_are_checked(load
         f"experiments:\n  a: {experiment}devices: [1, 4]}}\n"
         f"  b: {experiment}devices: [2], runtime_minutes: 500}}\n",
         "accelerator: cuda\ndevices_per_node: 4\ncpus_per_node: 8\nmemory_gb_per_node: 40\n"
-        "slurm: {account: mine, partition: short, queue_minutes: {1: 5}}\n",
+        "slurm: {account: mine, partition: short}\n",
     )
     found = Preflight.of(make_plan(study), "")
 

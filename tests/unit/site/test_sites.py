@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from snakemake_executor_plugin_slurm.validation import get_forbidden_slurm_options
@@ -18,7 +17,7 @@ from tests.unit.plan.refusals import built_in, site_of
 
 from scalewise.config.site import Site, SiteFile, resolve_site
 from scalewise.config.slurm import MANAGED_BY_SBATCH, RESOURCES_OF_OPTIONS
-from scalewise.plan.planned_study import Study, make_plan
+from scalewise.plan.planned_study import Study
 from scalewise.site.commands import ignore_variables
 
 PINNED = """\
@@ -68,7 +67,6 @@ def test_without_that_variable_the_device_files_are_counted(monkeypatch: pytest.
     several = len(present) > 1
     assert site.accelerator == ("cuda" if several else "cpu")
     assert site.devices_per_node == (len(present) if several else 8)
-    assert site.unused_gpus == (0 if several else len(present))
 
 
 def test_everything_that_the_executor_plugin_forbids_is_refused_beforehand() -> None:
@@ -95,55 +93,17 @@ def on_cluster(load: Load, *slurm: str) -> Study:
     return load(built_in("devices: [1, 2, 4, 8]"), site_of("cluster", slurm=["account: mine", *slurm]))
 
 
-def definition(study: Study) -> dict[str, Any]:
-    return dict(json.loads(study.parts[0].definition))
-
-
-@pytest.mark.parametrize(
-    ("queue", "minutes"),
-    [
-        pytest.param("{8: 60, 1: 5}", {"1": 5, "2": 60, "4": 60, "8": 60}, id="the next larger one"),
-        pytest.param("{2: 7.5}", {"1": 7.5, "2": 7.5, "4": 7.5, "8": 7.5}, id="beyond the largest"),
-    ],
-)
-def test_each_device_count_waits_as_long_as_the_next_larger_one_that_is_named(
-    queue: str, minutes: dict[str, float], load: Load
-) -> None:
-    assert definition(on_cluster(load, f"queue_minutes: {queue}"))["queue_minutes"] == minutes
-
-
-def test_each_partition_of_a_site_file_states_its_own_waits(load: Load) -> None:
-    waits = "a100: {queue_minutes: {1: 5, 8: 60}, "
-    site = (
-        site_of("partitions")
-        .replace("a100: {", waits, 1)
-        .replace("slurm: {}", "slurm: {queue_minutes: {1: 2}}")
-    )
-    study = load(built_in("devices: [1, 2]\n    partitions: all"), site)
-
-    found = {part.partition: json.loads(part.definition)["queue_minutes"] for part in study.parts}
-    assert found == {"a100": {"1": 5, "2": 60}, "h200": {"1": 2, "2": 2}}
-
-
-def test_a_queue_and_a_bill_change_the_decision_and_no_run(load: Load) -> None:
-    without, short, long = (
-        on_cluster(load, *lines) for lines in ([], ["queue_minutes: {8: 5}"], ["queue_minutes: {8: 50}"])
-    )
-    assert "queue_minutes" not in definition(without)
-    assert len({study.parts[0].definition for study in (without, short, long)}) == 3
-    whole = {"1": 4, "2": 4}
+def test_a_bill_changes_the_decision_and_no_run(load: Load) -> None:
+    whole, shared = {"1": 4, "2": 4}, on_cluster(load)
     for lines, paid, held in (
         ((), None, whole),
         (("exclusive: true",), whole, whole),
         (("exclusive: false",), None, None),
     ):
         billed = on_cluster(load, *lines)
-        terms = definition(billed)
+        terms = json.loads(billed.parts[0].definition)
         assert (terms.get("billed_devices"), terms.get("held_devices")) == (paid, held)
-        assert billed.runs == without.runs
-    assert without.runs == short.runs == long.runs
-    plans = [make_plan(study) for study in (without, short, long)]
-    assert plans[0]["runs"] == plans[1]["runs"] == plans[2]["runs"]
+        assert billed.runs == shared.runs
 
 
 def test_defaults_of_slurms_commands_are_ignored_if_they_hide_jobs_or_change_requests() -> None:

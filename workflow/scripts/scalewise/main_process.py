@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewise import snakemake_adapter as adapter
-from scalewise.config.errors import RefusedValueError
-from scalewise.config.paths import plain_path
+from scalewise.config.settings import plain_path
 from scalewise.execution.run_folder import is_refused, refused_runs
 from scalewise.execution.slurm import requeue_preempted
 from scalewise.plan.plan_file import PLAN, Plan
@@ -71,7 +70,7 @@ def open_study(workflow: Any, config: Mapping[str, Any], checkout: Path) -> Stud
     for path in (*files, workflow.main_snakefile, str(Path.cwd())):
         try:
             plain_path(path)
-        except RefusedValueError as error:
+        except ValueError as error:
             sys.exit(f"the name of a file or folder {error}")
     # runs that could share a node with another of the study take turns
     adapter.limit(workflow, SHARED_NODE, 1)

@@ -25,8 +25,8 @@ UNREADABLE = "unreadable"
 WITH_NO_GRAD = "throughput_with_no_grad"
 """The same with the time of forward passes without gradients; empty if it is known whether they train."""
 
-STATED_WAITS, MEASURED_WAITS = "by the site file", "the median of this study's jobs"
-"""Sources of a usual wait in the queue, as a clause."""
+MEASURED_WAITS = "the median of this study's jobs"
+"""Source of a usual wait in the queue, as a clause."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class AnalysisSpec:
 
     Args:
         queue_minutes: Usual wait in the queue by device count; empty if it is unknown.
-        queue_source: Source of that wait.
+        queue_source: Source of that wait, or why there is none; empty without Slurm.
         billed_devices: Devices that a training pays for, by device count, if they are more than it uses.
         held_devices: The same of a run of the study.
         accelerator: ``cuda`` or ``cpu``; empty if unknown.
@@ -48,20 +48,20 @@ class AnalysisSpec:
     billed_devices: Mapping[int, float] = field(default_factory=dict)
     accelerator: str = ""
     most_devices: int = 0
-    queue_source: str = STATED_WAITS
+    queue_source: str = ""
     held_devices: Mapping[int, float] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, text: str) -> AnalysisSpec:
         """Read ``Part.definition`` of the plan."""
         values = json.loads(text)
-        waits, billed, held = (
+        billed, held = (
             {int(devices): value for devices, value in values.get(key, {}).items()}
-            for key in ("queue_minutes", "billed_devices", "held_devices")
+            for key in ("billed_devices", "held_devices")
         )
         spec = read_experiment(values["spec"])
         accelerator, most_devices = values.get("accelerator", ""), values.get("most_devices", 0)
-        return cls(values["name"], spec, waits, billed, accelerator, most_devices, held_devices=held)
+        return cls(values["name"], spec, {}, billed, accelerator, most_devices, held_devices=held)
 
     @property
     def noun(self) -> str:

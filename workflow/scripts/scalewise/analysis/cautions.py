@@ -428,9 +428,9 @@ def _advice(case: Case, doubt: Doubt, needed: int) -> tuple[str, str]:
         repeats = max(needed, now + 1)
         action = f"Set the repeats to {repeats} and run the same command{_further(case, repeats)}."
         return action, f"repeats: {repeats}"
-    if needed > spec.max_repeats:
-        action = f"Set the most repeats to {needed} (now {spec.max_repeats}) and run the same command."
-        return action, f"repeats: {{min: {spec.min_repeats}, max: {needed}}}"
+    if needed > spec.repeats.max:
+        action = f"Set the most repeats to {needed} (now {spec.repeats.max}) and run the same command."
+        return action, f"repeats: {{min: {spec.repeats.min}, max: {needed}}}"
     return "The study ended before it had the runs that tell: give it a larger `budget`.", ""
 
 
@@ -568,7 +568,7 @@ def waits_were_measured(case: Case) -> Iterator[Caution]:
         text = f"{within} a wait in the queue, {case.waits}. Later jobs may wait longer."
     else:
         text = f"{within} no wait in the queue: {case.waits.removeprefix(NOT_STATED)}."
-    yield Caution(text, "To state another wait, give the site file `queue_minutes`.")
+    yield Caution(text)
 
 
 def damaged_records(case: Case) -> Iterator[Caution]:

@@ -235,7 +235,7 @@ def _with_earlier_runs(
     for point in points(spec):
         settings = settings_of(spec, point.options)
         place = choice["places"][point.name]
-        for repeat in range(there[point.name] + 1, spec.max_repeats + 1):
+        for repeat in range(there[point.name] + 1, spec.repeats.max + 1):
             folder = runs_folder / point.run_name(repeat)
             if not (folder / RECORD).exists():
                 break

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from scalewise.analysis.runs import Tables
-from scalewise.config.catalog.program_files import program_words
 from scalewise.config.experiment import AnyExperiment, ProgramExperiment
-from scalewise.config.program import ProgramSettings
+from scalewise.config.program import ProgramSettings, program_words
 from scalewise.config.settings import Settings
 from scalewise.plan.formatting import format_3sig, goal_text, pluralize
 from scalewise.records import ProgramMeasurements

@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 
 from scalewise.analysis.accounting import read_accounting
-from scalewise.analysis.analysis_spec import MEASURED_WAITS, STATED_WAITS, AnalysisSpec
+from scalewise.analysis.analysis_spec import MEASURED_WAITS, AnalysisSpec
 from scalewise.analysis.answer import Answer, answer_of
 from scalewise.analysis.blocks import with_blocks
 from scalewise.analysis.candidates import Group, Terms, best_baseline, choose_for, groups
@@ -149,9 +149,8 @@ def read_and_conclude(question: str, parts: Sequence[Part], *, total_times: bool
 
 
 def with_waits(part: Part, table: Tables) -> Part:
-    """Return a part with the usual waits of its jobs in the queue, if the site states none."""
-    stated = part.experiment.queue_minutes
-    if stated or not part.in_slurm:
+    """Return a part with the usual waits of its jobs in the queue."""
+    if not part.in_slurm:
         return part
     jobs = jobs_of_runs(table.runs)
     accounting = read_accounting(job for of_run in jobs.values() for job in of_run)
@@ -193,7 +192,7 @@ def conclude(
     terms, not_judged = terms_of(spec, clock, options)
     programs = [sentence for table in tables for sentence in table.cautions]
     sources = [part.experiment.queue_source for part in parts if part.in_slurm]
-    waits = next((each for each in sources if each != STATED_WAITS), "")
+    waits = next(filter(None, sources), "")
     left_out = [sentence for part in parts for sentence in part.left_out]
     cases = []
     for group in groups(points, terms):

@@ -6,20 +6,22 @@ from these models (schema.py).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from scalewise.config.errors import RefusedValueError
-from scalewise.config.paths import plain_path
-from scalewise.config.program import ProgramSettings, ProgramSweep
+from scalewise.config.errors import did_you_mean
+from scalewise.config.program import ProgramSettings, ProgramSweep, is_file
 from scalewise.config.settings import (
     SWEEPABLE,
     Count,
     Fraction,
     Memory,
+    PlainPath,
     Rate,
     Settings,
     StrictModel,
@@ -91,7 +93,7 @@ class Repeats(StrictModel):
     def _check_order(self) -> Repeats:
         if self.min > self.max or 1 == self.min < self.max:
             text = f"has a min of {self.min} and a max of {self.max}"
-            raise RefusedValueError(text, "Use a min of 2 or more, and no smaller max.")
+            raise ValueError(f"{text}. Use a min of 2 or more, and no smaller max.")
         return self
 
 
@@ -119,7 +121,7 @@ class Devices(StrictModel):
     @model_validator(mode="after")
     def _check_is_given(self) -> Devices:
         if not (self.counts or self.up_to):
-            raise RefusedValueError("names no device counts", "Write [1, 2, 4] or {up_to: 64}.")
+            raise ValueError("names no device counts. Write [1, 2, 4] or {up_to: 64}.")
         return self
 
 
@@ -144,10 +146,31 @@ class Sweep(sweep_model(Settings, SWEEPABLE)):  # type: ignore[misc]
     """Options to combine, each with a list of values."""
 
 
+CENTRES = Path(__file__).resolve().parents[4] / "profiles" / "centres"
+TEMPLATE = ".md.j2"
+
+
+def known_centres() -> list[str]:
+    """Return the names of the centres that Scalewise knows: one template each."""
+    return sorted(path.name.removesuffix(TEMPLATE) for path in CENTRES.glob(f"*{TEMPLATE}"))
+
+
+def template_of(centre: str) -> Path:
+    """Return the template of a centre: the path itself, or that of the file with this name."""
+    return Path(centre) if centre.endswith(TEMPLATE) else CENTRES / f"{centre}{TEMPLATE}"
+
+
+def _centre(centre: str) -> str:
+    if not is_file(template_of(centre)):
+        near = did_you_mean(centre, known_centres())
+        raise ValueError(f"is {centre!r}, and there is no such template. {near}")
+    return centre
+
+
 class Proposal(StrictModel):
     """The computing-time proposal that a study is for."""
 
-    centre: Annotated[str, AfterValidator(plain_path)]
+    centre: Annotated[PlainPath, AfterValidator(_centre)]
     """The computing centre: the name of a template in profiles/centres, such as csc-roihu, or the path of
     your own, which ends in .md.j2."""
     unit_factor: Rate | None = None
@@ -200,11 +223,6 @@ class ExperimentKeys(StrictModel):
         return self.sweep.model_dump(exclude_none=True)
 
     @property
-    def device_counts(self) -> Sequence[int | str]:
-        """The device counts that may be measured."""
-        return self.devices.counts
-
-    @property
     def chooses_devices(self) -> bool:
         """Whether the study measures only the device counts that its answer needs."""
         return self.devices.up_to is not None
@@ -213,16 +231,6 @@ class ExperimentKeys(StrictModel):
     def has_rounds(self) -> bool:
         """Whether each round of runs decides which runs come next."""
         return self.chooses_devices or self.repeats.min < self.repeats.max
-
-    @property
-    def min_repeats(self) -> int:
-        """Jobs of every point."""
-        return self.repeats.min
-
-    @property
-    def max_repeats(self) -> int:
-        """Most jobs of a point."""
-        return self.repeats.max
 
 
 class Experiment(ExperimentKeys, Settings):
@@ -255,5 +263,29 @@ def read_experiment(values: Mapping[str, Any]) -> AnyExperiment:
     return experiment_kind(values).model_validate(values)
 
 
-EXPERIMENT_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
-MAX_EXPERIMENT_NAME = 100
+EXPERIMENT_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$"
+
+PARTIAL = "partial"
+"""A folder below results/ that is no experiment's."""
+
+
+def _folder_name(name: str) -> str:
+    if not re.fullmatch(EXPERIMENT_NAME, name) or name.lower() == PARTIAL:
+        raise ValueError(
+            f"is named {name!r}, which cannot be a folder's name below results/. Use at most 100 letters, "
+            "digits, - and _; begin with a letter or digit."
+        )
+    return name
+
+
+class StudyFile(StrictModel):
+    """The top of ``experiments.yaml``; defaults are merged into each experiment before it is read."""
+
+    defaults: dict[str, Any] = Field(default_factory=dict)
+    """Values for every experiment that has the key and gives no other value."""
+    experiments: Annotated[
+        dict[Annotated[str, AfterValidator(_folder_name)], dict[str, Any]], Field(min_length=1)
+    ]
+    """One entry for each experiment."""
+    site: PlainPath | None = None
+    """Path of the site file; the profile sets it."""

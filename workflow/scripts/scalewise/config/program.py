@@ -1,17 +1,26 @@
-"""Settings of one training by the user's program: every key, its type, its unit and its default."""
+"""Settings of one training by the user's program: its keys, its files and its words."""
 
 from __future__ import annotations
 
 import math
 import os
 import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from scalewise.config.errors import RefusedValueError, did_you_mean, shown
-from scalewise.config.paths import plain_path
-from scalewise.config.settings import SWEEPABLE, Count, Settings, SharedSettings, StrictModel, sweep_model
+from scalewise.config.errors import did_you_mean, shown
+from scalewise.config.settings import (
+    SWEEPABLE,
+    Count,
+    Settings,
+    SharedSettings,
+    StrictModel,
+    plain_path,
+    sweep_model,
+)
 from scalewise.config.templates import names_in
 
 ARGUMENT = "argument."
@@ -43,9 +52,7 @@ SEEN_SAMPLES = "seen"
 def _word(value: object) -> object:
     is_word = isinstance(value, (str, int, float)) and not isinstance(value, bool)
     if not is_word or "\0" in str(value) or (isinstance(value, float) and not math.isfinite(value)):
-        raise RefusedValueError(
-            f"is {shown(value)}, no word of a command line", "Write it in quotes, as the program takes it."
-        )
+        raise ValueError(f"is {shown(value)}, no word of a command line. Write it in quotes.")
     return value
 
 
@@ -82,14 +89,16 @@ class Metric(StrictModel):
     @model_validator(mode="after")
     def _check(self) -> Metric:
         if (self.at_most is None) == (self.at_least is None):
-            raise RefusedValueError("needs one of at_most and at_least")
+            raise ValueError("needs one of at_most and at_least.")
         try:
             groups = re.compile(self.pattern).groups
         except re.error as error:
-            raise RefusedValueError(f"has the pattern {self.pattern!r}: {error}") from error
+            raise ValueError(f"has the pattern {self.pattern!r}: {error}.") from error
         if groups != 1:
-            text = f"has the pattern {self.pattern!r} with {groups} groups, not one"
-            raise RefusedValueError(text, "Write parentheses around the number: `val_loss=([-+0-9.eE]+)`.")
+            raise ValueError(
+                f"has the pattern {self.pattern!r} with {groups} groups, not one. Write parentheses around "
+                "the number: `val_loss=([-+0-9.eE]+)`."
+            )
         return self
 
     def is_reached(self, value: float) -> bool:
@@ -174,13 +183,13 @@ class ProgramSettings(SharedSettings):
     @property
     def batch_is_own(self) -> bool:
         """Whether the program fixes its global batch: it is stated, and the program does not get it."""
-        if self.scaling != "strong" or self.stated_samples is None:
-            return False
-        try:
-            named = {name for text in self.templates for name in names_in(text)}
-        except ValueError:
-            return False  # check_words refuses unpaired braces
-        return self.stated_samples == self.global_batch_size and not named & set(BATCH_NAMES)
+        stated = self.stated_samples
+        return (
+            self.scaling == "strong"
+            and stated is not None
+            and stated == self.global_batch_size
+            and self.names.isdisjoint(BATCH_NAMES)
+        )
 
     @property
     def stated_samples(self) -> int | None:
@@ -193,9 +202,10 @@ class ProgramSettings(SharedSettings):
         return self.samples_per_step not in {None, SEEN_SAMPLES} and not self.batch_is_own
 
     @property
-    def templates(self) -> list[str]:
-        """Texts that may have names in braces."""
-        return [str(word) for word in (*self.arguments, *self.environment.values())]
+    def names(self) -> frozenset[str]:
+        """Names in braces in its arguments and its environment."""
+        texts = (*self.arguments, *self.environment.values())
+        return frozenset(name for text in texts for name in names_in(str(text)))
 
 
 def _kind_of_settings(values: Any) -> str:
@@ -215,8 +225,10 @@ SWEEPABLE_PROGRAM_KEYS = (*(key for key in SWEEPABLE if key in SharedSettings.mo
 
 def _custom_value_name(key: str) -> str:
     if not re.fullmatch(rf"argument\.{CUSTOM_NAME}", key):
-        fix = did_you_mean(key, SWEEPABLE_PROGRAM_KEYS)
-        raise RefusedValueError(f"is neither `{ARGUMENT}NAME` nor a key of a program that can be swept", fix)
+        raise ValueError(
+            f"is neither `{ARGUMENT}NAME` nor a key of a program that can be swept. "
+            f"{did_you_mean(key, SWEEPABLE_PROGRAM_KEYS)}"
+        )
     return key
 
 
@@ -227,3 +239,61 @@ class ProgramSweep(sweep_model(ProgramSettings, SWEEPABLE_PROGRAM_KEYS)):  # typ
     __pydantic_extra__: dict[
         Annotated[str, AfterValidator(_custom_value_name)], Annotated[list[Word], Field(min_length=1)]
     ]
+
+
+def is_file(path: str | Path) -> bool:
+    """Return whether there is such a file; False for what cannot be a path."""
+    return os.path.isfile(path)  # noqa: PTH113  # Path.is_file raises for long names
+
+
+def module_of(program: str) -> str | None:
+    """``-m package.train`` -> ``package.train``; None for the path of a file."""
+    words = program.split()
+    return words[1] if words[:1] == ["-m"] and len(words) == 2 else None
+
+
+def program_words(program: str) -> list[str]:
+    """The program as Python's command line takes it: a path, or ``-m`` and a module."""
+    module = module_of(program)
+    return [program] if module is None else ["-m", module]
+
+
+def command_for_folder(command: str, folder: str | None) -> str:
+    """Return a command's path so that it works in another folder; a name on PATH stays.
+
+    Args:
+        command: A path from this folder, or a name on PATH.
+        folder: The folder that it runs in; None for this one.
+    """
+    is_path = "/" in command or command.endswith(".py")
+    return str(Path(command).absolute()) if folder is not None and is_path else command
+
+
+def program_command(settings: ProgramSettings, python: str, arguments: Sequence[str]) -> list[str]:
+    """Return interpreter, program and arguments, for the folder that the program runs in.
+
+    Args:
+        settings: The program's.
+        python: The interpreter if the settings name none.
+        arguments: Those of the program, filled in.
+    """
+    folder = settings.working_directory
+    *module, program = program_words(settings.program)
+    if folder is not None and not module:
+        program = str(Path(program).absolute())
+    return [command_for_folder(settings.python or python, folder), *module, program, *arguments]
+
+
+def program_files(settings: ProgramSettings) -> list[Path]:
+    """Return the program's file; none for a module that is installed."""
+    module = module_of(settings.program)
+    if module is None:
+        return [Path(settings.program)]
+    runs_in = Path(settings.working_directory or "")
+    added = str(settings.environment.get("PYTHONPATH", "")).split(":")
+    places = [
+        folder.joinpath(*module.split("."))
+        for folder in (runs_in, *(runs_in / folder for folder in added if folder))
+    ]
+    files = (path for place in places for path in (place / "__main__.py", place.with_suffix(".py")))
+    return [path for path in files if is_file(path)][:1]

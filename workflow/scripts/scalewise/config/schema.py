@@ -2,155 +2,85 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
-import itertools
-from collections.abc import Collection, Iterator
-from contextlib import suppress
+import re
+from collections.abc import Collection
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core.core_schema import ModelSchema
+from pydantic.json_schema import models_json_schema
 
-from scalewise.config.experiment import (
-    EXPERIMENT_NAME,
-    MAX_EXPERIMENT_NAME,
-    Experiment,
-    ProgramExperiment,
-)
+from scalewise.config.experiment import EXPERIMENT_NAME, Experiment, ProgramExperiment, StudyFile
 from scalewise.config.program import CUSTOM_NAME, SWEEPABLE_PROGRAM_KEYS, ProgramSweep
-from scalewise.config.settings import SWEEPABLE, StrictModel
-from scalewise.config.site import Partition, SiteFile
+from scalewise.config.settings import SWEEPABLE
+from scalewise.config.site import SiteFile
 
-
-class StudyFile(StrictModel):
-    """Scalewise experiments: what to train, on how many devices, with which options."""
-
-    model_config = ConfigDict(title="Scalewise experiments")
-
-    experiments: dict[str, Experiment | ProgramExperiment]
-    """One entry for each experiment."""
+DIALECT = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
 
 
 def study_schema() -> dict[str, Any]:
     """Make the JSON Schema of the YAML. No key is required, because ``defaults`` may give any."""
-    schema = _schema_of(StudyFile)
-    definitions = schema["$defs"]
-    builtin, programs = (definitions[kind.__name__] for kind in (Experiment, ProgramExperiment))
+    models = (StudyFile, Experiment, ProgramExperiment)
+    definitions = models_json_schema([(model, "validation") for model in models])[1]["$defs"]
+    top, builtin, programs = (definitions[model.__name__] for model in models)
+    del definitions[StudyFile.__name__]
     for kind in (builtin, programs):
         del kind["required"]
     sweep = definitions[ProgramSweep.__name__]
     sweep["patternProperties"] = {rf"^argument\.{CUSTOM_NAME}$": sweep["additionalProperties"]}
     sweep["additionalProperties"] = False
+    kinds = [{"$ref": f"#/$defs/{model.__name__}"} for model in models[1:]]
+    experiments, defaults = (top["properties"][key] for key in ("experiments", "defaults"))
+    experiments |= {"additionalProperties": {"anyOf": kinds}, "propertyNames": {"pattern": EXPERIMENT_NAME}}
     # defaults may give keys that only some of the experiments take, and keys that differ between them
-    defaults = programs["properties"] | builtin["properties"]
-    for key in programs["properties"].keys() & builtin["properties"].keys():
-        kinds = [kind["properties"][key] for kind in (builtin, programs)]
-        if kinds[0] != kinds[1]:
-            defaults[key] = {"description": kinds[0]["description"], "anyOf": kinds}
-    schema["properties"] = {
-        "defaults": {
-            "type": "object",
-            "description": "Values for every experiment that has the key and gives no other value.",
-            "properties": defaults,
-            "additionalProperties": False,
-        },
-        "experiments": schema["properties"]["experiments"]
-        | {"propertyNames": {"pattern": EXPERIMENT_NAME, "maxLength": MAX_EXPERIMENT_NAME}},
-        "site": {"type": "string", "description": "Path of the site file; the profile sets it."},
+    defaults["additionalProperties"] = False
+    defaults["properties"] = {
+        key: {"anyOf": [kind["properties"][key] for kind in (builtin, programs) if key in kind["properties"]]}
+        for key in builtin["properties"] | programs["properties"]
     }
-    return schema
+    schema: dict[str, Any] = _simplified(top | {"title": "Scalewise experiments", "$defs": definitions})
+    return schema | DIALECT
 
 
 def site_schema() -> dict[str, Any]:
     """Make the JSON Schema of a site file."""
-    schema = _schema_of(SiteFile)
-    for key in schema["$defs"][Partition.__name__]["properties"].values():
-        key.pop("default", None)  # that of the site
-    return schema
+    schema: dict[str, Any] = _simplified(SiteFile.model_json_schema())
+    return schema | DIALECT
 
 
-def _schema_of(model: type[BaseModel]) -> dict[str, Any]:
-    """Make the JSON Schema of a model."""
-    schema = model.model_json_schema(schema_generator=_Described)
-    _drop_nulls(schema)
-    return schema | {"$schema": "https://json-schema.org/draft/2020-12/schema"}
-
-
-class _Described(GenerateJsonSchema):
-    """Describe each key by the docstring below it.
-
-    pydantic would do so in every process that imports the models, which takes longer than all else there.
-    """
-
-    def model_schema(self, schema: ModelSchema) -> JsonSchemaValue:
-        """Make the schema of a model."""
-        made = super().model_schema(schema)
-        for key, text in _descriptions(schema["cls"]):
-            made["properties"].get(key, {}).setdefault("description", text)
-        return made
-
-
-def _descriptions(model: type[Any]) -> Iterator[tuple[str, str]]:
-    """Yield the keys of a model that have a docstring, and this."""
-    for kind in model.__mro__:
-        # a model that was made of another one has no source
-        with suppress(OSError, TypeError):
-            (written,) = ast.parse(inspect.getsource(kind)).body
-            assert isinstance(written, ast.ClassDef)
-            for statement, after in itertools.pairwise(written.body):
-                match statement, after:
-                    case ast.AnnAssign(target=ast.Name(key)), ast.Expr(ast.Constant(str(text))):
-                        yield key, text
-
-
-def _drop_nulls(node: Any) -> None:
-    """Remove breaks of lines, and the null branches of optional keys: a key without a value is an error."""
+def _simplified(node: Any) -> Any:
+    """Return a schema without repeated branches, and without null: a key without a value is an error."""
     if isinstance(node, list):
-        for value in node:
-            _drop_nulls(value)
+        return [
+            _simplified(value)
+            for index, value in enumerate(node)
+            if value != {"type": "null"} and value not in node[:index]
+        ]
     if not isinstance(node, dict):
-        return
-    if isinstance(node.get("description"), str):
-        node["description"] = " ".join(node["description"].split())
-    branches = [branch for branch in node.pop("anyOf", []) if branch != {"type": "null"}]
-    if len(branches) == 1:
-        node.update(branches[0])
-    elif branches:
-        node["anyOf"] = branches
-    if node.get("default", ...) is None:
-        del node["default"]
-    for value in node.values():
-        _drop_nulls(value)
+        return node
+    node = {key: _simplified(value) for key, value in node.items() if (key, value) != ("default", None)}
+    if isinstance(text := node.get("description"), str):
+        node["description"] = " ".join(text.split())
+    if len(branches := node.get("anyOf", [])) == 1:
+        del node["anyOf"]
+        node = branches[0] | node
+    return node
 
 
 # --- the tables of config/README.md ------------------------------------------------------------------
-
-ORIGIN = "made by `make generated` from workflow/scripts/scalewise/config"
-STUDY_MARKERS = (f"<!-- keys: {ORIGIN}/settings.py and experiment.py -->", "<!-- end of keys -->")
-PROGRAM_MARKERS = (
-    f"<!-- program keys: {ORIGIN}/program.py and experiment.py -->",
-    "<!-- end of program keys -->",
-)
-SITE_MARKERS = (f"<!-- site keys: {ORIGIN}/site.py and slurm.py -->", "<!-- end of site keys -->")
 
 
 def configuration_reference(text: str) -> str:
     """Replace the tables between the markers of a text."""
     study, site = study_schema()["$defs"], site_schema()
     builtin, programs = (study[kind.__name__]["properties"] for kind in (Experiment, ProgramExperiment))
-    own = {key: schema for key, schema in programs.items() if builtin.get(key) != schema}
-    text = _between(text, STUDY_MARKERS, _table(builtin, study, SWEEPABLE))
-    text = _between(text, PROGRAM_MARKERS, _table(own, study, SWEEPABLE_PROGRAM_KEYS))
-    return _between(text, SITE_MARKERS, _table(site["properties"], site["$defs"]))
-
-
-def _between(text: str, markers: tuple[str, str], table: str) -> str:
-    begin, end = markers
-    head, rest = text.split(begin)
-    _, foot = rest.split(end)
-    return f"{head}{begin}\n\n{table}\n{end}{foot}"
+    of_programs = {key: schema for key, schema in programs.items() if builtin.get(key) != schema}
+    for name, table in {
+        "keys": _table(builtin, study, SWEEPABLE),
+        "program keys": _table(of_programs, study, SWEEPABLE_PROGRAM_KEYS),
+        "site keys": _table(site["properties"], site["$defs"]),
+    }.items():
+        head, begin, rest = re.split(rf"(<!-- {name}: .* -->\n)", text)
+        text = f"{head}{begin}\n{table}\n<!-- end{rest.partition('<!-- end')[2]}"
+    return text
 
 
 def _table(keys: dict[str, Any], definitions: dict[str, Any], sweepable: Collection[str] = ()) -> str:

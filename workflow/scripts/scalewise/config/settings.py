@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
 
 LauncherName = Literal["srun", "popen", "torchrun", "spawn"]
 """The programs that start the ranks of a run; popen is the run's own supervisor."""
@@ -17,11 +18,34 @@ Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Memory = Annotated[float, Field(ge=0.001, le=1e6, allow_inf_nan=False)]
 """GB of one node, from a megabyte, Slurm's unit, to a petabyte, more than any node has."""
 
+# Snakemake fills in braces and angle brackets. Its plugin for Slurm puts a job's command between double
+# quotes, where a shell expands $ and backquotes; the job's shell misreads quotes and backslashes.
+_CHANGED = re.compile(r"^-|[{}<>$`\\'\"\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]|^$")
+
+
+def plain_path(path: str) -> str:
+    """Return a path that may stand in the command line of a job.
+
+    Raises:
+        ValueError: Programs or shells would change it.
+    """
+    if found := _CHANGED.search(path):
+        raise ValueError(
+            f"is {path!r}, which programs and shells would not take as it is ({found[0]!r}). Use a path "
+            "without { } < > $ ` \\, quotes and control characters."
+        )
+    return path
+
+
+PlainPath = Annotated[str, AfterValidator(plain_path)]
+
 
 class StrictModel(BaseModel):
     """Model that refuses unknown keys and converts nothing: ``"4"`` is not 4."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, defer_build=True, use_attribute_docstrings=True
+    )
 
 
 class SharedSettings(StrictModel):

@@ -12,8 +12,6 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, PlainSerializer
 
-from scalewise.config.errors import RefusedValueError
-
 _SHAPE = re.compile(r"([0-9]{1,9})x([0-9]{1,9})")
 
 
@@ -60,31 +58,29 @@ def shape_for(devices: int | str, *, devices_per_node: int, max_nodes: int) -> S
         max_nodes: Most nodes of a run.
 
     Raises:
-        RefusedValueError: the count does not fill its nodes, or exceeds the site.
+        ValueError: The count does not fill its nodes, or exceeds the site.
     """
     if isinstance(devices, str):
         if not _SHAPE.fullmatch(devices):
-            text = f"is {devices!r}, neither a number of devices nor nodes x devices per node"
-            raise RefusedValueError(text, 'Write 4 or "2x2".')
+            raise ValueError(f'is {devices!r}, no number of devices and no shape. Write 4 or "2x2".')
         shape = Shape.parse(devices)
     else:
         nodes = max(-(-devices // devices_per_node), 1)
         shape = Shape(nodes, devices if nodes == 1 else devices_per_node)
     if not (0 < shape.nodes <= max_nodes and 0 < shape.devices_per_node <= devices_per_node):
-        raise RefusedValueError(
+        raise ValueError(
             f"is {devices!r}, but a run may take {count_devices(max_nodes, 'node')} of "
-            f"{count_devices(devices_per_node)} here",
-            f"Use 1 to {max_nodes * devices_per_node}.",
+            f"{count_devices(devices_per_node)} here. Use 1 to {max_nodes * devices_per_node}."
         )
     if isinstance(devices, int) and shape.world_size != devices:
-        raise RefusedValueError(
-            f"is {devices}, which leaves a node partly empty at {devices_per_node} devices per node",
-            f"Use {shape.world_size - devices_per_node} or {shape.world_size}.",
+        raise ValueError(
+            f"is {devices}, which leaves a node partly empty at {devices_per_node} devices per node. "
+            f"Use {shape.world_size - devices_per_node} or {shape.world_size}."
         )
     if shape.nodes > 1 and shape.devices_per_node == 1 < devices_per_node:
-        raise RefusedValueError(
-            f"is {devices!r}: one device on each of {shape.nodes} nodes of {devices_per_node}",
-            f"Use {shape.world_size}; a node is filled before a second one is taken.",
+        raise ValueError(
+            f"is {devices!r}: one device on each of {shape.nodes} nodes of {devices_per_node}. "
+            f"Use {shape.world_size}; a node is filled before a second one is taken."
         )
     return shape
 

@@ -6,8 +6,7 @@ import itertools
 import os
 import platform
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -109,7 +108,6 @@ class Site(StrictModel):
         devices_per_node: Devices of one node.
         cpus_per_node: CPUs of one node.
         facts: The content of the site file, with those of the partition.
-        unused_gpus: GPUs of this machine that ``auto`` does not use.
         partition: The partition that it describes; empty for a site without partitions.
     """
 
@@ -118,7 +116,6 @@ class Site(StrictModel):
     cpus_per_node: int
     max_nodes: int
     facts: SiteFile = Field(default_factory=SiteFile)
-    unused_gpus: int = 0
     partition: str = ""
 
     @property
@@ -161,22 +158,15 @@ class Site(StrictModel):
             return shape.nodes * self.devices_per_node
         return self.billed_devices(shape)
 
-    def queue_and_billing(self, shapes: Iterable[Shape]) -> dict[str, dict[int, float]]:
-        """Return ``queue_minutes``, ``billed_devices`` and ``held_devices`` by device count.
-
-        Entries that say nothing are left out.
-        """
-        waits, billed, held = {}, {}, {}
-        for shape in shapes:
-            minutes = self.slurm.wait_minutes(shape.world_size) if self.slurm else None
-            if minutes is not None:
-                waits[shape.world_size] = minutes
-            if (paid := self.billed_devices(shape)) != shape.world_size:
-                billed[shape.world_size] = float(paid)
-            if (paid := self.held_devices(shape)) != shape.world_size:
-                held[shape.world_size] = float(paid)
-        terms = {"queue_minutes": waits, "billed_devices": billed, "held_devices": held}
-        return {name: values for name, values in terms.items() if values}
+    def billing(self, shapes: Collection[Shape]) -> dict[str, dict[int, float]]:
+        """Return ``billed_devices`` and ``held_devices`` by device count, if they are more than it uses."""
+        found = {
+            key: {
+                shape.world_size: float(paid) for shape in shapes if (paid := of(shape)) != shape.world_size
+            }
+            for key, of in (("billed_devices", self.billed_devices), ("held_devices", self.held_devices))
+        }
+        return {key: devices for key, devices in found.items() if devices}
 
     @property
     def longest_minutes(self) -> int | None:
@@ -184,19 +174,6 @@ class Site(StrictModel):
         longest = self.slurm.longest_walltime if self.slurm else None
         seconds = duration_seconds(longest) if longest else None
         return None if seconds is None else seconds // 60
-
-
-@dataclass(frozen=True)
-class Sites:
-    """The places that a study may run on.
-
-    Args:
-        default: The site, or its default partition.
-        partitions: Every partition by its name; empty for a site without partitions.
-    """
-
-    default: Site
-    partitions: Mapping[str, Site] = field(default_factory=dict)
 
 
 def facts_of_partition(values: Mapping[str, Any], partition: str) -> dict[str, Any]:
@@ -225,12 +202,11 @@ def resolve_site(facts: SiteFile, partition: str = "") -> Site:
         partition: The partition; empty for a site without partitions.
     """
     cpus = available_cpus() if facts.cpus_per_node == "auto" else facts.cpus_per_node
-    gpus, unused = visible_gpus(), 0
+    gpus = visible_gpus()
     accelerator = facts.accelerator
     if accelerator == "auto":
         # a single GPU leaves nothing to scale to, and the shipped study must run on such a machine, too
         accelerator = "cuda" if gpus > 1 else "cpu"
-        unused = gpus if accelerator == "cpu" else 0
     automatic = max(gpus, 1) if accelerator == "cuda" else cpus
     devices = automatic if facts.devices_per_node == "auto" else facts.devices_per_node
     return Site(
@@ -239,7 +215,6 @@ def resolve_site(facts: SiteFile, partition: str = "") -> Site:
         cpus_per_node=cpus,
         max_nodes=facts.max_nodes,
         facts=facts,
-        unused_gpus=unused,
         partition=partition,
     )
 

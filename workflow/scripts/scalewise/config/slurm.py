@@ -7,8 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from scalewise.config.errors import RefusedValueError
-from scalewise.config.settings import Count, StrictModel
+from scalewise.config.settings import StrictModel
 
 _PLACEHOLDER = re.compile(r"[<>]|XXX|\byour[_-]|CHANGE[_-]?ME")
 _DURATION = re.compile(r"(?:(?:([0-9]+)-)?([0-9]+):)?([0-9]+):([0-9]+)")
@@ -35,7 +34,7 @@ RESOURCES_OF_OPTIONS = ("qos", "constraint")
 def _no_placeholder(value: object) -> object:
     if isinstance(value, str) and _PLACEHOLDER.search(value):
         fix = "Write your own, or have `python workflow/scripts/cli.py site` write the file."
-        raise RefusedValueError(f"is {value!r}, a placeholder", fix)
+        raise ValueError(f"is {value!r}, a placeholder. {fix}")
     return value
 
 
@@ -56,21 +55,20 @@ def _sbatch_option(value: str) -> str:
     """Refuse what is no long option, and one that contradicts what a run requests itself."""
     match = _OPTION.fullmatch(value)
     if match is None or (match[1] in RESOURCES_OF_OPTIONS and match[2] is None):
-        raise RefusedValueError(f"is {value!r}, not one long option", 'Write "--name=value".')
+        raise ValueError(f'is {value!r}, not one long option. Write "--name=value".')
     # Slurm accepts abbreviated options
     if any(option.startswith(match[1]) for option in MANAGED_BY_SBATCH):
-        text = f"is {value!r}, but --{match[1]} follows from the run and from the other keys"
-        raise RefusedValueError(text, "Remove it.")
+        raise ValueError(
+            f"is {value!r}, but --{match[1]} follows from the run and from the other keys. Remove it."
+        )
     # the plugin searches all of the text, at the first submission
     if _OF_PLUGIN.search(value):
-        text = f"is {value!r}, which the executor plugin takes for one of its options"
-        raise RefusedValueError(text, "Use other words.")
+        raise ValueError(f"is {value!r}, which the executor plugin takes for one of its options.")
     return value
 
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.@+-]*$"), Filled]
 SbatchOption = Annotated[str, AfterValidator(_sbatch_option), Filled]
-Minutes = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Walltime = Annotated[str, Field(pattern=r"^([0-9]{1,4}-)?[0-9]{1,4}:[0-5][0-9]:[0-5][0-9]$")]
 """Hours, minutes and seconds, or days before them: of two numbers Slurm takes the first for minutes."""
 
@@ -88,11 +86,6 @@ class Slurm(StrictModel):
     longest_walltime: Walltime | None = None
     """Time limit of the partition, "24:00:00" or "2-00:00:00". A longer run resumes in further jobs; each
     gets SIGUSR1 60 s before its end."""
-    queue_minutes: Annotated[dict[Count, Minutes], Field(min_length=1)] | None = None
-    """Usual wait in the queue by number of devices, such as {1: 5, 8: 60}; between two device counts the
-    larger one's applies, beyond the largest the largest one's. Counts for a deadline, and is shown with the
-    decision. Changing it trains nothing again. Default: the median wait of the study's jobs, by Slurm's
-    accounting."""
     exclusive: bool | None = None
     """Request whole nodes, which no other job shares. true: for all runs, and an answer's device-hours count
     whole nodes. false: for none; runs that leave a part of a node free then run one at a time. Default: for
@@ -105,10 +98,3 @@ class Slurm(StrictModel):
     def requests_gpus(self, accelerator: str) -> bool:
         """Return whether jobs request GPUs: for devices that are GPUs, or if a type is named."""
         return self.gpu_type != NO_GPU_REQUEST and (accelerator == "cuda" or self.gpu_type is not None)
-
-    def wait_minutes(self, devices: int) -> float | None:
-        """Return the usual wait in the queue for a number of devices; None if unknown."""
-        if not self.queue_minutes:
-            return None
-        larger = [count for count in self.queue_minutes if count >= devices]
-        return self.queue_minutes[min(larger, default=max(self.queue_minutes))]

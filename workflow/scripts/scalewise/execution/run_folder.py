@@ -15,8 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from scalewise.config.catalog.program_files import program_files
-from scalewise.config.program import ProgramSettings
+from scalewise.config.program import ProgramSettings, program_files
 from scalewise.config.settings import Settings
 from scalewise.execution.rank_files import PROGRAM_FOLDER
 from scalewise.plan.plan_file import Plan, TrainJob

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from scalewise.config.catalog.program_files import command_for_folder
+from scalewise.config.program import command_for_folder
 from scalewise.config.site import Site
 from scalewise.plan.launch import Launch, interpreter, site_command
 

@@ -6,8 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from scalewise.config.catalog.program_files import program_command
-from scalewise.config.program import FOLDER, ProgramSettings
+from scalewise.config.program import FOLDER, ProgramSettings, program_command
 from scalewise.config.settings import Settings
 from scalewise.config.site import Site
 from scalewise.config.templates import parts

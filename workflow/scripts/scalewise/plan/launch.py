@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalewise.config.catalog.program_files import program_files
-from scalewise.config.program import ProgramSettings
+from scalewise.config.program import ProgramSettings, program_files
 from scalewise.config.shape import Shape
 from scalewise.config.site import Site
 from scalewise.plan.runs.run_definition import RunDefinition

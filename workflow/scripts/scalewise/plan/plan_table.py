@@ -118,7 +118,7 @@ def plan_lines(
 def _points(part: Part, results: Path) -> Iterator[PlannedPoint]:
     spec, folder = part.experiment, results / part.name
     requested = requested_repeats(spec, known_rounds(spec, folder))
-    for start in range(0, len(part.runs), spec.max_repeats):
+    for start in range(0, len(part.runs), spec.repeats.max):
         first = part.runs[start]
         warnings: list[str] = []
         seconds: list[float] = []
@@ -170,7 +170,7 @@ def _choice(part: Part, points: Sequence[PlannedPoint]) -> Iterator[str]:
     """Yield the counts that an experiment chooses among, and the most that this may cost."""
     spec = part.experiment
     if spec.chooses_devices:
-        hours = sum(point.hours * spec.max_repeats for point in points if point.part is part)
+        hours = sum(point.hours * spec.repeats.max for point in points if point.part is part)
         counts = counts_text(sorted({run.shape.world_size for run in part.runs}))
         where = f" on {part.partition}" if part.partition else ""
         limit = "`budget: {device_hours: ...}` sets a limit"

@@ -56,7 +56,7 @@ class Part:
         found: dict[str, Any] = {
             "name": self.name,
             "spec": experiment.model_dump(exclude=CHANGE_NO_NUMBER, exclude_none=True),
-            **self.site.queue_and_billing(dict.fromkeys(run.shape for run in self.runs)),
+            **self.site.billing(dict.fromkeys(run.shape for run in self.runs)),
             "accelerator": self.runs[0].accelerator,
             "most_devices": self.site.most_devices,
         }

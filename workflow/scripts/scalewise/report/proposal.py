@@ -17,7 +17,7 @@ from scalewise.analysis.analysis_spec import THROUGHPUT
 from scalewise.analysis.points import Clock
 from scalewise.analysis.statistics import Interval, Ratio
 from scalewise.analysis.study import Analysis, parts_of, read_and_conclude
-from scalewise.config.catalog.centres import template_of
+from scalewise.config.experiment import template_of
 from scalewise.config.shape import count_devices
 from scalewise.plan.formatting import format_3sig, format_ratio, percent, pluralize
 from scalewise.plan.plan_file import Plan

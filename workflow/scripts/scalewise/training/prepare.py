@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from scalewise.config.catalog.datasets import DATASETS, DatasetFacts, dataset_facts, is_synthetic
-from scalewise.config.errors import RefusedValueError
 from scalewise.training.data import DatasetError
 from scalewise.training.prepared import writable, write
 from scalewise.training.published import Notify, read_published
@@ -39,8 +38,8 @@ def prepare(
     """
     try:
         planned = dataset_facts(dataset)
-    except RefusedValueError as error:
-        raise DatasetError(f"dataset {error.text}. {error.fix}") from error
+    except ValueError as error:
+        raise DatasetError(f"dataset {error}") from error
     with writable(destination):
         if is_synthetic(dataset):
             tensors = make_synthetic(dataset, destination.parent)

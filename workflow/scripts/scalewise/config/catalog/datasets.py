@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from scalewise.config.errors import RefusedValueError, unknown
+from scalewise.config.errors import unknown
 
 MIRROR_VARIABLE = "SCALEWISE_DATA_MIRROR"
 """Environment variable: a folder or address with the archives under their own names, for the download."""
@@ -67,7 +67,7 @@ def dataset_facts(dataset: str, image_size: int | None = None) -> DatasetFacts:
         image_size: Height and width after resizing; None keeps those of the dataset.
 
     Raises:
-        RefusedValueError: an unknown name, or a synthetic dataset's without a possible shape.
+        ValueError: An unknown name, or a synthetic dataset's without a possible shape.
     """
     if not is_synthetic(dataset) and dataset not in DATASETS:
         raise unknown(dataset, [*DATASETS, "synthetic-3x32x32"])
@@ -79,21 +79,21 @@ def synthetic_facts(dataset: str) -> tuple[DatasetFacts, int]:
     """Read the sizes of a synthetic dataset and its number of classes from its name.
 
     Raises:
-        RefusedValueError: the name does not contain them, or they are impossible.
+        ValueError: The name does not contain them, or they are impossible.
     """
     match = _SYNTHETIC.fullmatch(dataset)
     if match is None:
-        raise RefusedValueError(
-            f"is {dataset!r}, which does not contain a shape",
-            "Write such as synthetic-3x32x32-100classes-50000samples: channels, height, width.",
+        raise ValueError(
+            f"is {dataset!r}, which does not contain a shape. Write such as "
+            "synthetic-3x32x32-100classes-50000samples: channels, height, width."
         )
     channels, height, width = map(int, match.groups()[:3])
     classes, samples = int(match[4] or 10), int(match[5] or 10_000)
     test_samples = max(classes, samples // 10)
     size = (samples + test_samples) * channels * height * width
     if not 2 <= classes <= samples or size > MAX_BYTES:
-        raise RefusedValueError(
-            f"is {dataset!r}: {classes} classes for {samples} samples, of {size / 1e9:,.1f} GB",
-            f"Use two classes or more, a sample of each, and at most {MAX_BYTES / 1e9:.0f} GB.",
+        raise ValueError(
+            f"is {dataset!r}: {classes} classes for {samples} samples, of {size / 1e9:,.1f} GB. Use two "
+            f"classes or more, a sample of each, and at most {MAX_BYTES / 1e9:.0f} GB."
         )
     return DatasetFacts(samples, test_samples, channels, height, width), classes

@@ -6,50 +6,44 @@ What torch, Slurm or Python report themselves at the start of a run is not check
 from __future__ import annotations
 
 import itertools
-import math
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from scalewise.config.errors import Place, Problem, RefusedValueError
-from scalewise.config.experiment import (
-    EXPERIMENT_NAME,
-    LIMITS,
-    MAX_EXPERIMENT_NAME,
-    AnyExperiment,
-    ProgramExperiment,
-)
-from scalewise.config.program import ARGUMENT
+from scalewise.config.errors import Place, Problem, did_you_mean
+from scalewise.config.experiment import LIMITS, AnyExperiment, ProgramExperiment
 from scalewise.config.settings import Settings
 from scalewise.config.shape import Shape, count_devices, shape_for
 from scalewise.config.site import Site
-from scalewise.plan.checks.allocation import check_allocations, check_launch
 from scalewise.plan.checks.program import check_program
 from scalewise.plan.checks.training import BATCH_KEY, Series, check_batch_divides, check_builtin
-from scalewise.plan.runs.rounds import counts_that_divide_batches, counts_that_fill_nodes
+from scalewise.plan.runs.allocation import LEAST_SECONDS, trained_seconds
 from scalewise.plan.runs.runs import combinations, excluded, excludes, series_label, settings_of
 
 MAX_LABEL = 190
 """Longest name of a series: with its devices, partition and repeat, a run's name has at most 255 bytes."""
 
-MAX_RUNS = 1000
-"""Most runs of a study: more are likely a mistake in the sweep."""
 
-PARTIAL = "partial"
-"""A folder below results/ that is no experiment's."""
-
-
-def check_names(names: Iterable[str]) -> Iterator[Problem]:
-    """Refuse experiment names that cannot be folder names, or that differ by case only."""
-    spellings = {PARTIAL: f"the folder results/{PARTIAL}"}
+def check_case(place: Place, names: Iterable[str]) -> Iterator[Problem]:
+    """Refuse names of folders that differ only by case, which some file systems ignore."""
+    spellings: dict[str, str] = {}
     for name in names:
-        place: Place = ("experiments", name)
-        if not re.fullmatch(EXPERIMENT_NAME, name) or name.endswith("\n") or len(name) > MAX_EXPERIMENT_NAME:
-            fix = f"Use at most {MAX_EXPERIMENT_NAME} letters, digits, - and _; begin with a letter or digit."
-            yield Problem(place, f"is named {name!r}, which cannot be a folder's name everywhere", fix)
-        elif (other := spellings.setdefault(name.lower(), name)) != name:
-            text = f"is {other} where a file system ignores case"
-            yield Problem(place, text, "Rename one of the two.")
+        if (other := spellings.setdefault(name.lower(), name)) != name:
+            text = f"is {other} where a file system ignores case. Rename one of the two."
+            yield Problem((*place, name), text)
+
+
+def choose_sites(
+    place: Place, experiment: AnyExperiment, sites: Mapping[str, Site]
+) -> tuple[list[Site], list[Problem]]:
+    """Return where an experiment runs, and the mistakes in its choice of partitions."""
+    first, *_ = sites
+    names = list(sites) if experiment.partitions == "all" else experiment.partitions or [first]
+    problems = []
+    for index, name in enumerate(names):
+        if name not in sites:
+            text = f"is {name!r}, no partition of the site file. {did_you_mean(name, filter(None, sites))}"
+            problems.append(Problem((*place, "partitions", index), text))
+    return [sites[name] for name in dict.fromkeys(names) if name in sites] or [sites[first]], problems
 
 
 def check_devices(
@@ -68,104 +62,69 @@ def check_devices(
         here = (*place, "devices", index)
         try:
             shape = shape_for(devices, devices_per_node=site.devices_per_node, max_nodes=site.max_nodes)
-        except RefusedValueError as error:
-            problems.append(error.at(here))
+        except ValueError as error:
+            problems.append(Problem(here, str(error)))
             continue
         if any(shape.world_size == other.world_size for other in shapes.values()):
-            text = f"is {devices!r}, a number of devices that another entry has"
-            problems.append(Problem(here, text, "Give each shape of one count its own experiment."))
+            text = f"is {devices!r}, a number of devices that another entry has. Make two experiments."
+            problems.append(Problem(here, text))
         shapes[devices] = shape
     return shapes, problems
 
 
-def check_choice(place: Place, experiment: AnyExperiment, site: Site) -> Iterator[Problem]:
-    """Refuse device counts that leave nothing to choose, and keys that only a choice needs.
-
-    Args:
-        place: The experiment's place.
-        experiment: The experiment as the user wrote it, with valid values.
-        site: Facts of the machine or cluster.
-    """
+def check_choice(place: Place, experiment: AnyExperiment, sites: Iterable[Site]) -> Iterator[Problem]:
+    """Refuse device counts that no site has, a choice by one repeat, and a budget without a choice."""
     up_to = experiment.devices.up_to
     if up_to is None:
         if experiment.budget is not None:
-            text = "limits a study that measures every device count of its list"
-            yield Problem((*place, "budget"), text, "Write `devices: {up_to: 64}`, or remove budget.")
+            text = (
+                "limits a study that measures every device count of its list. Write `devices: {up_to: 64}`."
+            )
+            yield Problem((*place, "budget"), text)
         return
-    if experiment.max_repeats < 2:
-        text = f"is {experiment.max_repeats}, but devices are chosen by how far runs scatter"
-        yield Problem((*place, "repeats"), text, "Use 3 or more, or write the devices as a list.")
-    here: Place = (*place, "devices", "up_to")
-    if up_to > site.most_devices:
-        nodes = count_devices(site.max_nodes, "node")
-        text = f"is {up_to}, but a run may take {nodes} of {count_devices(site.devices_per_node)} here"
-        yield Problem(here, text, f"Use at most {site.most_devices}.")
-    counts = counts_that_divide_batches(counts_that_fill_nodes(up_to, site), experiment)
-    if len(counts) < 2:
-        text = f"is {up_to}, which leaves {counts or 'none'} that fill nodes and divide the batch"
-        yield Problem(here, text, "Write the devices as a list.")
-
-
-def check_budget(
-    place: Place, experiment: AnyExperiment, first: Sequence[int], partitions: int = 1
-) -> Iterator[Problem]:
-    """Refuse a budget that does not cover the first runs at their full runtime.
-
-    Args:
-        place: The experiment's place.
-        experiment: An experiment that chooses its device counts.
-        first: The devices that each run before the first round is billed for.
-        partitions: Number of partitions that share the budget in equal parts.
-    """
-    budget = experiment.budget
-    needed = partitions * sum(first) * experiment.runtime_minutes / 60
-    if budget is not None and budget.device_hours < needed:
-        text = (
-            f"is {budget.device_hours:g}, but the first {partitions * len(first)} runs may take {needed:.3g} "
-            f"device-hours by runtime_minutes ({experiment.runtime_minutes})"
-        )
-        yield Problem((*place, "budget", "device_hours"), text, f"Use {needed:.3g} or more.")
+    if experiment.repeats.max < 2:
+        text = "is 1, but devices are chosen by how far runs scatter. Use 3 or more."
+        yield Problem((*place, "repeats"), text)
+    if up_to > (most := max(site.most_devices for site in sites)):
+        text = f"is {up_to}, but a run may take at most {most} devices here."
+        yield Problem((*place, "devices", "up_to"), text)
 
 
 def check_experiment(
-    name: str, experiment: AnyExperiment, entry: Mapping[str, Any], site: Site
+    place: Place, experiment: AnyExperiment, entry: Mapping[str, Any], site: Site
 ) -> tuple[dict[int | str, Shape], list[Problem]]:
     """Return the shapes of the device counts, and the mistakes between values.
 
     Args:
-        name: The experiment's name.
+        place: The experiment's place.
         experiment: The experiment, with valid values.
         entry: The keys and values of the experiment in the file, without ``defaults``.
         site: Facts of the machine.
     """
-    place: Place = ("experiments", name)
-    shapes, problems = check_devices(place, experiment.device_counts, site)
-    problems += [*_check_sweep(place, experiment, entry), *_check_whole_run(place, experiment)]
-    if too_many := list(_check_runs(place, experiment)):
-        return shapes, problems + too_many
+    if (up_to := experiment.devices.up_to) is not None and len(experiment.devices.counts) < 2:
+        text = f"is {up_to}, which leaves no two counts that fill nodes and divide the batch. Write a list."
+        return {}, [Problem((*place, "devices", "up_to"), text)]
+    shapes, problems = check_devices(place, experiment.devices.counts, site)
+    problems += _check_batch_key(place, experiment, entry)
+    problems += _check_whole_run(place, experiment)
     problems += _check_exclude(place, experiment)
+    problems += _check_limits(place, experiment, site)
     problems += _check_series(place, experiment, shapes, site)
-    problems += check_allocations(place, experiment, site)
-    # options multiply runs, and one mistake then shows in many of them
-    return shapes, list(dict.fromkeys(problems))
+    return shapes, problems
 
 
-def _check_sweep(place: Place, experiment: AnyExperiment, entry: Mapping[str, Any]) -> Iterator[Problem]:
-    """Refuse contradictory values, and a batch size that the scaling does not keep."""
-    swept = experiment.swept
-    fixed = {**entry, **{f"{ARGUMENT}{name}": value for name, value in entry.get("argument", {}).items()}}
-    for key in (key for key in swept if key in fixed):
-        text = f"is {fixed[key]!r}, but sweep.{key} gives it the values {swept[key]}"
-        yield Problem((*place, *key.split(".")), text, "Keep one of the two.")
-    kept = BATCH_KEY[experiment.scaling]
+def _check_batch_key(place: Place, experiment: AnyExperiment, entry: Mapping[str, Any]) -> Iterator[Problem]:
+    """Refuse a missing batch size, and one that the scaling does not keep."""
+    swept, kept = experiment.swept, BATCH_KEY[experiment.scaling]
     (other,) = set(BATCH_KEY.values()) - {kept}
     if kept not in swept and getattr(experiment, kept) is None:
-        text = f"is missing, and scaling is {experiment.scaling}"
-        yield Problem((*place, kept), text, f"Add `{kept}: 256`.")
+        text = f"is missing, and scaling is {experiment.scaling}. Add `{kept}: 256`."
+        yield Problem((*place, kept), text)
     if other in entry or other in swept:
         here = (*place, "sweep", other) if other in swept else (*place, other)
-        text = f"is {swept.get(other, entry.get(other))!r}, but {experiment.scaling} scaling keeps {kept}"
-        yield Problem(here, text, f"Remove {other}, or choose the other scaling.")
+        value = swept.get(other, entry.get(other))
+        text = f"is {value!r}, but {experiment.scaling} scaling keeps {kept}. Remove one of the two."
+        yield Problem(here, text)
 
 
 def _check_whole_run(place: Place, experiment: AnyExperiment) -> Iterator[Problem]:
@@ -176,32 +135,40 @@ def _check_whole_run(place: Place, experiment: AnyExperiment) -> Iterator[Proble
         of_whole["sweep", key] = experiment.swept.get(key)
     for keys, value in of_whole.items():
         if value and experiment.steps is not None:
-            text = f"({value}) concerns whole trainings, but steps is {experiment.steps}"
-            yield Problem((*place, *keys), text, "Keep one of the two.")
+            text = (
+                f"({value}) concerns whole trainings, but steps is {experiment.steps}. Keep one of the two."
+            )
+            yield Problem((*place, *keys), text)
     own_data = isinstance(experiment, ProgramExperiment) and experiment.scaling == "weak"
     is_whole = experiment.samples_per_training is not None or of_whole["metric",] is not None
     if experiment.trainings is not None and not is_whole and (experiment.steps is not None or own_data):
-        text = f"is {experiment.trainings}, but how long one training takes is unknown"
-        yield Problem((*place, "trainings"), text, "Add samples_per_training, in all epochs of one training.")
-
-
-def _check_runs(place: Place, experiment: AnyExperiment) -> Iterator[Problem]:
-    series = math.prod(len(values) for values in experiment.swept.values())
-    runs = series * len(experiment.device_counts) * experiment.max_repeats
-    if runs > MAX_RUNS:
-        text = f"makes {runs:,} runs, {series:,} series; at most {MAX_RUNS:,} are planned"
-        yield Problem((*place, "sweep" if series > 1 else "devices"), text, "Sweep or measure less.")
+        text = f"is {experiment.trainings}, but the length of one is unknown. Add samples_per_training."
+        yield Problem((*place, "trainings"), text)
 
 
 def _check_exclude(place: Place, experiment: AnyExperiment) -> Iterator[Problem]:
     """Refuse entries that match no run, and those that leave none."""
-    possible = list(itertools.product(combinations(experiment), experiment.device_counts))
+    possible = list(itertools.product(combinations(experiment), experiment.devices.counts))
     for index, entry in enumerate(experiment.exclude):
         if not any(excludes(entry, options, devices) for options, devices in possible):
-            text = f"is {entry}, which matches no run"
-            yield Problem((*place, "exclude", index), text, "Name swept keys or devices, and values of them.")
-    if possible and all(excluded(experiment, options, devices) for options, devices in possible):
-        yield Problem((*place, "exclude"), "leaves no run")
+            text = f"is {entry}, which matches no run. Name swept keys or devices, and values of them."
+            yield Problem((*place, "exclude", index), text)
+    if all(excluded(experiment, options, devices) for options, devices in possible):
+        yield Problem((*place, "exclude"), "leaves no run.")
+
+
+def _check_limits(place: Place, experiment: AnyExperiment, site: Site) -> Iterator[Problem]:
+    """Refuse time that leaves no job time to train, and memory that no node has."""
+    longest, minutes = site.longest_minutes, experiment.runtime_minutes
+    if longest is not None and minutes > longest and trained_seconds(longest) < LEAST_SECONDS:
+        text = (
+            f"({minutes}) takes several jobs of {longest} minutes (longest_walltime), too short to train in"
+        )
+        yield Problem((*place, "runtime_minutes"), f"{text}. Use at most {longest}.")
+    requested, most = experiment.memory_gb, site.facts.memory_gb_per_node
+    if requested is not None and most is not None and requested > most:
+        text = f"({requested:g}) is over the {most:g} GB of a node. Use at most {most:g}."
+        yield Problem((*place, "memory_gb"), text)
 
 
 def _check_series(
@@ -210,20 +177,40 @@ def _check_series(
     """Check each series, and that their runs have folders."""
     labels = [series_label(options).lower() for options in combinations(experiment)]
     if twice := [label for label in labels if labels.count(label) > 1]:
-        text = f"makes {twice.count(twice[0])} series of the name {twice[0]}"
-        yield Problem((*place, "sweep"), text, "Remove a repeated value, or rename one.")
+        text = f"makes {twice.count(twice[0])} series of the name {twice[0]}. Remove a repeated value."
+        yield Problem((*place, "sweep"), text)
     # each count and repeat adds a few characters
-    if (longest := max(map(len, labels))) > MAX_LABEL:
-        text = f"makes names of more than {longest} characters, and file systems take {MAX_LABEL}"
-        yield Problem((*place, "sweep"), text, "Sweep fewer keys, or shorter values.")
+    if max(map(len, labels)) > MAX_LABEL:
+        text = f"makes names of more than {MAX_LABEL} characters. Sweep fewer keys, or shorter values."
+        yield Problem((*place, "sweep"), text)
     for options in combinations(experiment):
         of_series = [shape for devices, shape in shapes.items() if not excluded(experiment, options, devices)]
         if not of_series:
             continue
         series = Series(place, experiment, options, settings_of(experiment, options), of_series, site)
-        yield from check_launch(series.at, series.settings, of_series, site)
+        yield from _check_launch(series)
         yield from check_batch_divides(series)
         if isinstance(series.settings, Settings):
             yield from check_builtin(series, series.settings)
         else:
             yield from check_program(series, series.settings)
+
+
+def _check_launch(series: Series) -> Iterator[Problem]:
+    """Refuse a launcher or CPUs that the nodes do not have."""
+    site, settings = series.site, series.settings
+    launcher = settings.launcher or site.launcher
+    if launcher == ("srun" if site.slurm is None else "popen"):
+        where = "one machine" if site.slurm is None else "Slurm"
+        origin = "" if settings.launcher else " by the site file"
+        text = f"is {launcher}{origin}, which cannot start ranks on {where}. Use torchrun or spawn."
+        yield Problem(series.at("launcher"), text)
+    devices = max(shape.devices_per_node for shape in series.shapes)
+    needed = devices * settings.cpus_per_device
+    if needed > site.cpus_per_node:
+        most = site.cpus_per_node // devices
+        text = (
+            f"({settings.cpus_per_device}) takes {needed} CPUs for {count_devices(devices)} of a node, which "
+            f"has {site.cpus_per_node}. Use {f'at most {most}, or ' if most else ''}fewer devices."
+        )
+        yield Problem(series.at("cpus_per_device"), text)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-from scalewise.config.catalog.program_files import module_of, program_files
-from scalewise.config.errors import Place, Problem, RefusedValueError, did_you_mean
-from scalewise.config.paths import is_file, plain_path
+from scalewise.config.errors import Place, Problem, did_you_mean
 from scalewise.config.program import (
     ARGUMENT,
     BATCH_NAMES,
@@ -18,7 +16,11 @@ from scalewise.config.program import (
     RANK_NAMES,
     RUN_NAMES,
     ProgramSettings,
+    is_file,
+    module_of,
+    program_files,
 )
+from scalewise.config.settings import plain_path
 from scalewise.config.templates import names_in
 from scalewise.plan.checks.training import BATCH_KEY, Series, check_batch_divides
 from scalewise.plan.runs.runs import global_batch
@@ -33,7 +35,8 @@ LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.co
 def check_program(series: Series, settings: ProgramSettings) -> Iterator[Problem]:
     """Refuse values with which a series of a program cannot run, or would measure something else."""
     yield from _check_files(series, settings)
-    yield from _check_start(series, settings)
+    if settings.starts == "ranks":
+        yield from _check_start(series, settings)
     wrong_words = list(_check_words(series, settings))
     yield from wrong_words
     if not wrong_words:  # a misspelled name is not reported as missing, too
@@ -43,51 +46,42 @@ def check_program(series: Series, settings: ProgramSettings) -> Iterator[Problem
 
 def _check_files(series: Series, settings: ProgramSettings) -> Iterator[Problem]:
     """Refuse programs and paths that are not there, and folders that hold the results."""
-    at, folder = series.at, settings.working_directory
-    paths: list[tuple[Place, str, bool]] = []
-    if module_of(settings.program) is None:
-        paths.append((at("program"), settings.program, is_file(settings.program)))
-    if folder is not None:
-        paths.append((at("working_directory"), folder, os.path.isdir(folder)))  # noqa: PTH112
-    python = settings.python
-    if python is not None and "/" in python and series.site.facts.container is None:
-        paths.append((at("python"), python, is_file(python)))
+    at, program, folder, python = series.at, settings.program, settings.working_directory, settings.python
+    is_elsewhere = python is None or "/" not in python or series.site.facts.container is not None
+    paths: list[tuple[Place, object, bool]] = [
+        (at("program"), program, module_of(program) is not None or is_file(program)),
+        (at("working_directory"), folder, folder is None or os.path.isdir(folder)),  # noqa: PTH112
+        (at("python"), python, is_elsewhere or is_file(str(python))),
+    ]
     for index, path in enumerate(settings.files):
         here = (*at("files"), index)
         # prepare may create a missing path
         paths.append((here, path, bool(settings.prepare) or os.path.exists(path)))  # noqa: PTH110
         if Path.cwd().is_relative_to(os.path.realpath(path)):
-            yield Problem(here, f"is {path!r}, which holds results/, too: every run would change it")
-    for place, path, is_there in paths:
+            yield Problem(here, f"is {path!r}, which holds results/, too: every run would change it.")
+    for place, value, is_there in paths:
         if not is_there:
-            fix = "Its arguments stand under `arguments`." if " " in path else ""
-            kind = "folder" if place == at("working_directory") else "file"
-            yield Problem(place, f"is {path!r}, but there is no such {kind}", fix)
+            fix = " Its arguments stand under `arguments`." if " " in str(value) else ""
+            yield Problem(place, f"is {value!r}, but there is no such file or folder.{fix}")
     for path in map(str, program_files(settings)):
         try:
             plain_path(path)  # Snakemake names a module's file in the command line of a job
-        except RefusedValueError as error:
-            yield error.at(at("program"))
+        except ValueError as error:
+            yield Problem(at("program"), str(error))
 
 
 def _check_start(series: Series, settings: ProgramSettings) -> Iterator[Problem]:
     """Refuse ranks that would start ranks, and variables that ranks get from Scalewise."""
-    reserved: Sequence[str] = ()
-    if settings.starts == "ranks":
-        reserved = RESERVED_VARIABLES
-        if (settings.launcher or series.site.launcher) == "spawn":
-            key = "launcher" if settings.launcher else "program"
-            text = f"is {getattr(settings, key)!r}, but launcher: spawn cannot start a file"
-            yield Problem(
-                series.at(key), text, "Use another launcher, or `starts: itself` if it calls spawn."
-            )
-        if module_of(settings.program) in LAUNCHERS:
-            text = f"is {settings.program!r}, which starts ranks, but Scalewise starts them"
-            yield Problem(series.at("program"), text, "Name the script, or use `starts: itself`.")
-    for name, value in settings.environment.items():
-        if name in reserved or name.startswith("SCALEWISE_"):
-            text = f"is {value!r}, but Scalewise gives each rank this variable"
-            yield Problem((*series.at("environment"), name), text, "Remove it.")
+    if (settings.launcher or series.site.launcher) == "spawn":
+        text = "is spawn, which cannot start a file. Use `starts: itself` if the program calls spawn."
+        yield Problem(series.at("launcher"), text)
+    if module_of(settings.program) in LAUNCHERS:
+        text = f"is {settings.program!r}, which starts ranks. Name the script, or use `starts: itself`."
+        yield Problem(series.at("program"), text)
+    for name in RESERVED_VARIABLES:
+        if (value := settings.environment.get(name)) is not None:
+            text = f"is {value!r}, but each rank gets this variable from Scalewise. Remove it."
+            yield Problem((*series.at("environment"), name), text)
 
 
 def _check_words(series: Series, settings: ProgramSettings) -> Iterator[Problem]:
@@ -105,23 +99,22 @@ def _check_words(series: Series, settings: ProgramSettings) -> Iterator[Problem]
             try:
                 unknown = [name for name in names_in(str(word)) if name not in known]
             except ValueError as error:
-                text = f"is {word!r}, in which {error} is no name in braces"
-                yield Problem(place, text, "Write {{ and }} for braces that the program is to get.")
+                text = f"is {word!r}, in which {error} is no name in braces. Write {{{{ and }}}} for braces."
+                yield Problem(place, text)
                 continue
             if unknown:
-                text = f"names {{{unknown[0]}}}, which is not known here"
-                yield Problem(place, text, did_you_mean(unknown[0], known))
+                near = did_you_mean(unknown[0], known)
+                yield Problem(place, f"names {{{unknown[0]}}}, which is not known here. {near}")
 
 
 def _check_effects(series: Series, settings: ProgramSettings) -> Iterator[Problem]:
     """Refuse values that the program does not get, and a batch that would grow with the devices."""
-    names = {name for text in settings.templates for name in names_in(text)}
+    names, options = settings.names, dict(series.options)
     of_prepare = {name for word in settings.prepare for name in names_in(str(word))}
-    options, has_batch = dict(series.options), not names.isdisjoint(BATCH_NAMES)
+    has_batch = not names.isdisjoint(BATCH_NAMES)
     expected: dict[str, Place] = {}
     for name in settings.argument:
-        key = f"{ARGUMENT}{name}"
-        if key not in of_prepare:
+        if (key := f"{ARGUMENT}{name}") not in of_prepare:
             expected[key] = series.at(key) if key in options else (*series.at("argument"), name)
     for key in (*BATCH_NAMES, "accumulation_steps", "seed"):
         if key in options and not (key in BATCH_NAMES and has_batch):
@@ -130,15 +123,15 @@ def _check_effects(series: Series, settings: ProgramSettings) -> Iterator[Proble
         expected[FOLDER] = series.at("resumes")
     for name, place in expected.items():
         if name not in names:
-            text = f"has no effect: neither arguments nor environment of {settings.program} has {{{name}}}"
-            yield Problem(place, text, f'Add it, such as ["--{name.replace("_", "-")}", "{{{name}}}"].')
+            text = f"has no effect: neither arguments nor environment of {settings.program} has {{{name}}}."
+            yield Problem(place, text)
     if settings.scaling == "strong" and not has_batch and not settings.batch_is_own:
-        text = f"is strong, but {settings.program} does not get {{batch_size_per_device}}"
-        fix = (
-            "Add it to arguments. If the program has a fixed global batch, write `samples_per_step: "
-            f"{settings.global_batch_size}`; if each device has one, `scaling: weak`."
+        text = (
+            f"is strong, but {settings.program} does not get {{batch_size_per_device}}. Add it to arguments. "
+            "If the program has a fixed global batch, write "
+            f"`samples_per_step: {settings.global_batch_size}`; if each device has one, `scaling: weak`."
         )
-        yield Problem(series.at("scaling"), text, fix)
+        yield Problem(series.at("scaling"), text)
 
 
 def _check_samples(series: Series, settings: ProgramSettings) -> Iterator[Problem]:
@@ -148,5 +141,5 @@ def _check_samples(series: Series, settings: ProgramSettings) -> Iterator[Proble
         return
     planned = {global_batch(settings, size) for size in series.world_sizes}
     if wrong := sorted(planned - {stated}):
-        text = f"is {stated}, but the batch sizes make {wrong[0]} samples of a step"
-        yield Problem(series.at("samples_per_step"), text, f"Write `samples_per_step: {PLANNED}`.")
+        text = f"is {stated}, but the batch sizes make {wrong[0]} samples of a step."
+        yield Problem(series.at("samples_per_step"), f"{text} Write `samples_per_step: {PLANNED}`.")

@@ -9,7 +9,7 @@ from typing import Any
 
 from scalewise.config.catalog.datasets import dataset_facts
 from scalewise.config.catalog.models import normalises_over_batch
-from scalewise.config.errors import Place, Problem, RefusedValueError
+from scalewise.config.errors import Place, Problem
 from scalewise.config.experiment import AnyExperiment, Experiment
 from scalewise.config.program import AnySettings
 from scalewise.config.settings import Settings
@@ -66,11 +66,10 @@ def check_batch_divides(series: Series) -> Iterator[Problem]:
     parts = [size * settings.accumulation_steps for size in series.world_sizes]
     if indivisible := next((part for part in parts if batch % part), None):
         common = math.lcm(*parts)
-        below = batch // common * common
+        near = [each for each in (batch // common * common, batch // common * common + common) if each]
         micro = f" x accumulation_steps ({settings.accumulation_steps})" * (settings.accumulation_steps > 1)
-        text = f"({batch}) is not divisible by {indivisible}, the number of devices{micro}"
-        fix = f"Use {below or ''}{' or ' if below else ''}{below + common}."
-        yield Problem(series.at("global_batch_size"), text, fix)
+        text = f"({batch}) is not divisible by {indivisible}, the number of devices{micro}."
+        yield Problem(series.at("global_batch_size"), f"{text} Use {' or '.join(map(str, near))}.")
 
 
 def check_builtin(series: Series, settings: Settings) -> Iterator[Problem]:
@@ -80,8 +79,8 @@ def check_builtin(series: Series, settings: Settings) -> Iterator[Problem]:
     for key, look_up in (("dataset", dataset_facts), ("model", normalises_over_batch)):
         try:
             facts[key] = look_up(getattr(settings, key))
-        except RefusedValueError as error:
-            yield error.at(series.at(key))
+        except ValueError as error:
+            yield Problem(series.at(key), str(error))
     key = BATCH_KEY[settings.scaling]
     if "dataset" not in facts or getattr(settings, key) is None or any(check_batch_divides(series)):
         return
@@ -90,12 +89,14 @@ def check_builtin(series: Series, settings: Settings) -> Iterator[Problem]:
     largest, most = max(batches.values()), max(batches)
     each = batch_per_device(settings, most)
     if largest > images:
-        text = f"({getattr(settings, key)}) makes a batch of {largest}, over the dataset's {images} images"
-        yield Problem(series.at(key), text, "Use a smaller batch, or fewer devices.")
+        text = f"({getattr(settings, key)}) makes a batch of {largest}, over the dataset's {images} images."
+        yield Problem(series.at(key), text)
     elif facts.get("model") and each < MIN_SAMPLES_PER_RANK:
-        text = f"({getattr(settings, key)}) leaves {each} sample on each of {count_devices(most)}"
-        fix = f"{settings.model} normalises over the batch: use at least {MIN_SAMPLES_PER_RANK} for each."
-        yield Problem(series.at(key), text, fix)
+        text = (
+            f"({getattr(settings, key)}) leaves {each} sample on each of {count_devices(most)}. "
+            f"{settings.model} normalises over the batch: use at least {MIN_SAMPLES_PER_RANK} for each."
+        )
+        yield Problem(series.at(key), text)
     else:
         # what does not fill a batch is left out of an epoch
         yield from _check_length(series, settings, images // largest)
@@ -112,47 +113,41 @@ def _check_length(series: Series, settings: Settings, steps: int) -> Iterator[Pr
     all_steps = settings.epochs * steps
     epochs = f"{settings.epochs} epochs of {steps} steps"
     if settings.compile and not settings.warmup_steps:
-        text = "(0) would measure the first step, in which the model is compiled"
-        yield Problem(series.at("warmup_steps"), text, "Use 1 or more.")
+        text = "(0) would measure the first step, in which the model is compiled. Use 1 or more."
+        yield Problem(series.at("warmup_steps"), text)
     elif settings.steps is None and settings.warmup_steps >= all_steps:
-        text = f"({settings.warmup_steps}) leaves no step of the run to measure ({epochs})"
-        yield Problem(series.at("warmup_steps"), text, "Use fewer warm-up steps, or more epochs.")
+        text = f"({settings.warmup_steps}) leaves no step of the run to measure ({epochs})."
+        yield Problem(series.at("warmup_steps"), text)
     # torch's onecycle would raise there, and its cosine rise again
     if settings.schedule in SCHEDULES_WITH_AN_END and (settings.last_step or 0) > all_steps:
-        text = (
-            f"is {settings.schedule}, which ends before the {settings.last_step} steps of the run ({epochs})"
-        )
-        yield Problem(series.at("schedule"), text, "Use more epochs, or another schedule.")
+        text = f"is {settings.schedule}, which ends with the epochs, before step {settings.last_step}"
+        yield Problem(series.at("schedule"), f"{text} ({epochs}). Use more epochs.")
 
 
 def _check_options(series: Series, settings: Settings) -> Iterator[Problem]:
     """Refuse options that torch ignores, or that cannot work together or on the devices of the site."""
-    at, site = series.at, series.site
-    if site.accelerator == "cpu":
-        gpu = " `accelerator: cuda` in the site file uses this machine's GPU." if site.unused_gpus else ""
-        # fp16 runs at 0.03 times the speed of fp32 there, and bf16 needs NCCL to be sent
-        for key, slow, instead in (
-            ("precision", ("tf32", "fp16"), "bf16 or fp32"),
-            ("communication_hook", ("bf16",), "fp16, which sends as few bytes"),
-        ):
-            if (value := getattr(settings, key)) in slow:
-                text = f"is {value}, but the devices here are CPU processes"
-                yield Problem(at(key), text, f"Use {instead}.{gpu}")
-    for key in FSDP_CANNOT_USE if settings.parallelism == "fsdp" else ():
-        if (value := getattr(settings, key)) != Settings.model_fields[key].default:
-            text = f"is {value}, which parallelism: fsdp cannot use"
-            yield Problem(at(key), text, "Remove it, or exclude the two together.")
+    on_cpus, is_fsdp = series.site.accelerator == "cpu", settings.parallelism == "fsdp"
+    # fp16 runs at 0.03 times the speed of fp32 there, and bf16 needs NCCL to be sent
+    no_gpu = "but the devices here are CPU processes (`accelerator` of the site file)"
     # CUDA graphs would overwrite gradients, and replay weights at addresses that have changed
-    if settings.compile == "reduce-overhead":
-        for key, broken in (
-            ("accumulation_steps", settings.accumulation_steps > 1),
-            ("parallelism", settings.parallelism == "fsdp"),
-        ):
-            if broken:
-                text = f"is reduce-overhead, but {key} is {getattr(settings, key)}"
-                yield Problem(at("compile"), text, "Use compile: true, or exclude the two together.")
+    graphs = settings.compile == "reduce-overhead"
+    combined = f"but accumulation_steps is {settings.accumulation_steps}. Use compile: true."
+    rows = [
+        ("precision", on_cpus and settings.precision in ("tf32", "fp16"), f"{no_gpu}. Use bf16 or fp32."),
+        ("communication_hook", on_cpus and settings.communication_hook == "bf16", f"{no_gpu}. Use fp16."),
+        ("compile", graphs and settings.accumulation_steps > 1, combined),
+        ("compile", graphs and is_fsdp, "but parallelism is fsdp. Use compile: true."),
+    ]
+    for key in FSDP_CANNOT_USE:
+        is_set = getattr(settings, key) != Settings.model_fields[key].default
+        rows.append(
+            (key, is_fsdp and is_set, "which parallelism: fsdp cannot use. Exclude the two together.")
+        )
     target = series.experiment.target if isinstance(series.experiment, Experiment) else None
     stop = settings.stop_at_accuracy
-    if target is not None and stop is not None and stop < target.accuracy and settings.steps is None:
-        text = f"({stop:g}) ends the training before target.accuracy ({target.accuracy:g}) is reached"
-        yield Problem(at("stop_at_accuracy"), text)
+    if target is not None and stop is not None:
+        too_early = f"which ends the training before target.accuracy ({target.accuracy:g}) is reached."
+        rows.append(("stop_at_accuracy", stop < target.accuracy, too_early))
+    for key, is_wrong, text in rows:
+        if is_wrong:
+            yield Problem(series.at(key), f"is {getattr(settings, key)}, {text}")

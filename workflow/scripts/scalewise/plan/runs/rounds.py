@@ -181,7 +181,7 @@ def requested_repeats(spec: AnyExperiment, rounds: Iterable[Round]) -> dict[str,
 def first_repeats(spec: AnyExperiment) -> dict[str, int]:
     """Return the number of repeats before any round, by the name of each point."""
     if not spec.chooses_devices:
-        return {point.name: spec.min_repeats for point in points(spec)}
+        return {point.name: spec.repeats.min for point in points(spec)}
     repeats: dict[str, int] = {}
     for series in points_by_series(spec).values():
         fewest = min(series, key=lambda point: point.world_size)

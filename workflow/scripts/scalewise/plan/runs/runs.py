@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from scalewise.config.catalog.datasets import prepared_path
-from scalewise.config.catalog.program_files import program_files
 from scalewise.config.experiment import MAX_REPEATS, AnyExperiment
-from scalewise.config.program import ARGUMENT, AnySettings, ProgramSettings
+from scalewise.config.program import ARGUMENT, AnySettings, ProgramSettings, program_files
 from scalewise.config.settings import LauncherName, Settings
 from scalewise.config.shape import Shape
 from scalewise.config.templates import fill_in, names_in
@@ -183,7 +182,7 @@ def points(experiment: AnyExperiment) -> Iterator[Point]:
     """Yield every device count of every series that is not excluded."""
     partition = partition_of(experiment)
     for options in combinations(experiment):
-        for devices in experiment.device_counts:
+        for devices in experiment.devices.counts:
             if not excluded(experiment, options, devices):
                 yield Point(devices, options, partition)
 
@@ -206,7 +205,7 @@ def expand(
     Args:
         name: The experiment's name.
         experiment: The experiment, validated.
-        shapes: The shape of each entry of ``experiment.device_counts``.
+        shapes: The shape of each entry of ``experiment.devices.counts``.
         accelerator: ``cuda`` or ``cpu``.
         launcher: The site's, for settings that name none.
     """
@@ -229,7 +228,7 @@ def expand(
                 launcher=settings.launcher or launcher,
                 settings=repeat_settings(settings, repeat),
             )
-            for repeat in range(1, experiment.max_repeats + 1)
+            for repeat in range(1, experiment.repeats.max + 1)
         ]
     return runs
 

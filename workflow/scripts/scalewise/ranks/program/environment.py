@@ -7,8 +7,7 @@ import os
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
-from scalewise.config.catalog.program_files import program_command
-from scalewise.config.program import FOLDER, ProgramSettings
+from scalewise.config.program import FOLDER, ProgramSettings, program_command
 from scalewise.config.templates import fill_in
 from scalewise.execution.rank_files import RankFiles, RankSetup
 from scalewise.plan.launch import RANK_VARIABLES

@@ -18,7 +18,6 @@ from functools import cached_property
 from pathlib import Path
 
 from scalewise.config.program import SEEN_SAMPLES, ProgramSettings
-from scalewise.config.templates import names_in
 from scalewise.execution.rank_files import RankFiles, RankSetup, is_consequence, steps_by_rank
 from scalewise.plan.runs.training_program import program_of
 from scalewise.ranks.distributed.cpus import take_cpus
@@ -239,7 +238,7 @@ class ProgramRank:
             global_batch_size=definition.global_batch_size,
             accumulation_steps=settings.accumulation_steps,
             samples_given=settings.samples_given,
-            names=frozenset(name for text in settings.templates for name in names_in(text)),
+            names=settings.names,
             accelerator=definition.accelerator,
             samples_vary=settings.samples_per_step == SEEN_SAMPLES,
             same_batches=settings.same_batches,

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 
-from scalewise.config.catalog.program_files import program_files
-from scalewise.config.program import ProgramSettings
+from scalewise.config.program import ProgramSettings, program_files
 from scalewise.measure.step_flags import EVALUATION, NO_GRAD
 from scalewise.ranks.results.measured_steps import MeasuredSteps, NoGrad
 from scalewise.ranks.results.probe_record import ProbeRecord
