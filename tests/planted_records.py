@@ -120,7 +120,7 @@ def leave_failure(folder: Path, run: RunDefinition, outcome: str, reason: str, *
     Args:
         changes: Fields that are not the usual ones.
     """
-    usual = {"definition": run, "inputs": {}, "started_at": BEGAN, "ended_at": BEGAN, "seconds": 0.0}
+    usual = {"definition": run, "inputs": {}, "ended_at": BEGAN, "seconds": 0.0}
     usual |= {"limit_seconds": 600.0, "outcome": outcome, "reason": reason}
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / FAILURE, Failure.model_validate(usual | changes))

@@ -68,6 +68,7 @@ def rank_setup(folder: Path = Path("run"), run: RunDefinition | None = None, **c
         changes: Fields that are not the usual ones.
     """
     usual: dict[str, Any] = {
+        "launcher": "torchrun",
         "definition": run or definition(2),
         "dataset": None,
         "folder": folder,

@@ -105,7 +105,7 @@ class Started:
 
     def forget(self) -> None:
         """Remove its notes, or the test of the next start would take them for its own."""
-        for path in self.attempt.iterdir():
+        for path in [*self.attempt.iterdir(), *self.attempt.glob("probe/*.steps")]:
             if path.is_file() and path.name != RANK_SETUP:
                 path.unlink()
 
@@ -131,6 +131,10 @@ class Started:
         path = self.attempt / name
         self.wait_until(path.exists, f"{name} is missing")
         return path
+
+    def wait_for_step(self) -> None:
+        """Wait until a rank has made a step."""
+        self.wait_until(lambda: [*self.attempt.glob("probe/*.steps")], "no rank makes a step")
 
     def wait_for_line(self, pattern: str) -> str:
         """The first part of the log that matches."""

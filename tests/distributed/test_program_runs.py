@@ -158,7 +158,7 @@ def test_ctrl_c_ends_a_program_that_does_not_resume_and_the_next_start_finds_an_
     """A program that ignores SIGTERM."""
     own = {"arguments": [*BATCH, "--slow", "--stubborn"], "steps": 100_000}
     training = runs.start("stopped", 2, own, settings=SETTINGS)
-    training.wait_for("progress.json")
+    training.wait_for_step()
     os.kill(training.process.pid, signal.SIGINT)
     failure, stderr = training.fail("interrupted")
     assert failure.reason.startswith("ended by SIGINT. ")
@@ -176,7 +176,7 @@ def test_a_program_that_resumes_is_measured_from_where_it_was(runs: Runs) -> Non
     """After it was killed, and after Ctrl-C, which reaches it as the signal ahead of a job's end."""
     own = {"arguments": [*BATCH, "--save-at", "SIGTERM", "SIGUSR1"], "resumes": True, "steps": 200}
     killed = runs.start("resumes", 2, own, settings=SETTINGS)
-    killed.wait_for("progress.json")
+    killed.wait_for_step()
     killed.wait_until((killed.folder / "program" / "state.pt").exists, "the program saves nothing")
     killed.process.kill()
     killed.end()
@@ -184,7 +184,7 @@ def test_a_program_that_resumes_is_measured_from_where_it_was(runs: Runs) -> Non
     killed.forget()
 
     stopped = runs.start("resumes", 2, own, settings=SETTINGS)
-    stopped.wait_for("progress.json")
+    stopped.wait_for_step()
     stopped.process.send_signal(signal.SIGINT)
     failure, _ = stopped.fail("interrupted")
     assert re.match(r"ended by SIGINT\..*resumes", failure.reason)
@@ -205,7 +205,7 @@ def test_a_program_that_resumes_is_measured_from_where_it_was(runs: Runs) -> Non
 def test_at_the_end_of_a_jobs_time_torchruns_program_gets_the_signal_that_it_handles(runs: Runs) -> None:
     own = {"arguments": [*BATCH, "--save-at", "SIGTERM"], "resumes": True, "launcher": "torchrun"}
     training = runs.start("warned", 2, own | {"steps": 100_000}, settings=SETTINGS)
-    training.wait_for("progress.json")
+    training.wait_for_step()
     training.process.send_signal(signal.SIGUSR1)
     failure, _ = training.fail("interrupted")
     assert re.match(r"ended by SIGUSR1\..*resumes", failure.reason)

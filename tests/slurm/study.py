@@ -180,8 +180,10 @@ class ClusterStudy:
         return path
 
     def wait_training(self, experiment: str, name: str) -> Path:
-        """The attempt's folder, once the run has trained an epoch."""
-        return self.wait_for(self.run(experiment, name) / "attempt" / "progress.json").parent
+        """The attempt's folder, once a rank has made a step."""
+        attempt = self.run(experiment, name) / "attempt"
+        self.wait_until(lambda: any(attempt.glob("probe/*.steps")), f"{experiment}/{name} makes no step")
+        return attempt
 
     def wait_until(self, reached: Callable[[], bool], complaint: str) -> None:
         """Wait, but not for a snakemake that has ended."""

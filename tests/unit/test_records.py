@@ -9,23 +9,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from tests.paths import SCRIPTS
-from tests.planted_records import leave_failure, measurements, provenance, run_record
+from tests.planted_records import measurements, provenance, run_record
 from tests.small_runs import definition
 from tests.waiting import LIMIT_SECONDS
 
 from scalewise.records import (
-    EPOCHS,
     RECORD,
-    EpochRecord,
     RecordError,
     Window,
-    read_failure,
     read_run,
     write_json,
-    write_rows,
 )
 
 DEFINITION = definition(2, learning_rate=0.1)
@@ -38,11 +33,6 @@ SUMMARY_RECORD = run_record(
     ),
     provenance=provenance(DEFINITION, cpu_model="Élan μ-CPU", slurm_job_id="4711", restart_count=1),
 )
-
-EPOCH_ROWS = [
-    EpochRecord(1, 0.5, 0.1, 2874.0, 2.1, 1.4, 0.75, 0.1),
-    EpochRecord(2, 0.25, 0.1, 5748.0, 1.0, float("nan"), 0.89, 0.05),
-]
 
 WRITE_TOO_MUCH = """
 import resource, sys
@@ -99,32 +89,6 @@ def test_a_summary_comes_back_as_it_was_written(tmp_path: Path) -> None:
     for record in (SUMMARY_RECORD, SUMMARY_RECORD.model_copy(update=failed)):
         write_json(tmp_path / RECORD, record)
         assert read_run(tmp_path) == record
-
-
-def test_a_summary_of_another_run_is_refused_with_the_fix(tmp_path: Path) -> None:
-    write_json(tmp_path / RECORD, SUMMARY_RECORD)
-    assert read_run(tmp_path, DEFINITION.run) == SUMMARY_RECORD
-    with pytest.raises(RecordError, match=rf"is of the run {DEFINITION.run}. Delete {tmp_path} and give"):
-        read_run(tmp_path, "d9.r9")
-
-
-def test_a_failure_comes_back_as_it_was_written_and_none_is_none(tmp_path: Path) -> None:
-    assert read_failure(tmp_path) is None
-    leave_failure(tmp_path, DEFINITION, "timed-out", "not done after 10 minutes.", log_tail=["epoch 1/2", ""])
-    record = read_failure(tmp_path)
-    assert record is not None
-    assert (record.definition, record.outcome) == (DEFINITION, "timed-out")
-    assert (record.reason, record.log_tail) == ("not done after 10 minutes.", ["epoch 1/2", ""])
-    write_json(tmp_path / RECORD, SUMMARY_RECORD)
-    assert read_failure(tmp_path) is None
-
-
-def test_rows_come_back_to_the_last_digit_and_a_run_that_never_trained_has_none(tmp_path: Path) -> None:
-    write_rows(tmp_path / EPOCHS, EpochRecord, EPOCH_ROWS)
-    expected = pd.DataFrame([vars(row) for row in EPOCH_ROWS])
-    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / EPOCHS), expected, check_exact=True)
-    write_rows(tmp_path / EPOCHS, EpochRecord, [])
-    assert pd.read_csv(tmp_path / EPOCHS).columns.tolist() == expected.columns.tolist()
 
 
 WHOLE = SUMMARY_RECORD.model_dump_json()

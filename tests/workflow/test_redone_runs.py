@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -9,9 +11,10 @@ import yaml
 from tests.paths import CLI
 from tests.planted_records import leave_result, measurements, run_record
 from tests.prepared_digits import place_digits_of_study
+from tests.small_runs import rank_setup
 from tests.workflow.workplace import Workplace
 
-from scalewise.execution.lock import lock_run
+from scalewise.execution.rank_files import ATTEMPT, RankFiles
 from scalewise.plan.study import load_study
 from scalewise.records import RECORD, read_run, write_json
 
@@ -93,9 +96,11 @@ def test_named_runs_and_failed_ones_are_made_again(planted: Workplace) -> None:
 def test_a_run_that_is_being_made_is_kept(planted: Workplace) -> None:
     results = planted.folder / "results"
     everything = runs_in(results)
-    with lock_run(results / "first" / "runs" / "d1.r2", 0.0, print):
-        code, text = redo(planted, "--disturbed")
-        assert (code, runs_in(results)) == (0, everything - DISTURBED | {"first/d1.r2"})
+    run = results / "first" / "runs" / "d1.r2"
+    setup = rank_setup(run, supervisor_host=socket.gethostname(), supervisor_pid=os.getpid())
+    RankFiles(run / ATTEMPT).begin(setup)
+    code, text = redo(planted, "--disturbed")
+    assert (code, runs_in(results)) == (0, everything - DISTURBED | {"first/d1.r2"})
     assert "first/d1.r2 is being made, and was kept." in text
     locks = planted.folder / ".snakemake" / "locks"
     locks.mkdir(exist_ok=True)

@@ -20,13 +20,11 @@ from tests.workflow.workplace import ACCOUNT, LoginNode
 
 from scalewise.config.site import Site
 from scalewise.execution.job import RunJob, launch_of
-from scalewise.execution.rank_files import RankFiles
 from scalewise.plan.plan_file import Plan, TrainJob, read_plan
 from scalewise.plan.planned_study import Study
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.runs.runs import input_files
 from scalewise.plan.study import load_study
-from scalewise.records import RECORD
 
 SITES = sorted(
     str(path.relative_to(ROOT))
@@ -58,9 +56,8 @@ def largest_of_each_launcher(study: Study) -> list[RunDefinition]:
 
 def srun_of(planned: TrainJob, plan: Plan, folder: Path) -> tuple[str, ...]:
     """Return the command that the job starts its ranks with."""
-    rank_files = RankFiles(folder / "attempt")
-    job = RunJob.of(planned, folder / "train.log", folder / RECORD, 1)
-    return launch_of(job, Site.model_validate_json(plan["sites"][planned["site"]]), rank_files).argv
+    site = Site.model_validate_json(plan["sites"][planned["site"]])
+    return launch_of(RunJob(planned, site, 1, folder, folder / "train.log")).argv
 
 
 def check_geometry(words: Sequence[str], run: RunDefinition, tasks_per_node: int) -> None:

@@ -90,7 +90,7 @@ def test_a_failed_run_says_why_after_the_answers_that_are_known_and_a_report_sho
     assert f"python {CLI} report" in failed.text
     failure = json.loads((workplace.folder / "results/weak/runs/d1.r1/failure.json").read_text())
     assert failure["outcome"] == "failed"
-    assert failure["log_tail"]
+    assert failure["output"]
 
     partial = workplace.run(["python", str(CLI), "report"])
     assert partial.code == 0, partial.text

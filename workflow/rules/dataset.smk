@@ -1,7 +1,7 @@
 # Contract: a dataset is downloaded once, into one file that every rank maps.
 # in:  a name of the catalog
 # out: resources/datasets/{dataset}/dataset.safetensors; downloads stay in resources/downloads. A user's program
-#      prepares its files where it wants: resources/prepared/{preparation}.json marks that it has
+#      prepares its files where it wants: resources/prepared/{preparation}.done marks that it has
 
 
 PREPARED = "resources/datasets/{dataset}/dataset.safetensors"
@@ -23,7 +23,7 @@ rule prepare_dataset:
 
 rule prepare_program:
     output:
-        "resources/prepared/{preparation}.json",
+        touch("resources/prepared/{preparation}.done"),
     log:
         "logs/prepare_program/{preparation}.log",
     wildcard_constraints:
@@ -35,5 +35,4 @@ rule prepare_program:
         preparation=lambda wc: begin() or PLAN["preparations"][wc.preparation],
     shell:
         'python "$SCALEWISE_SCRIPTS/cli.py" prepare-program '
-        "--preparation {wildcards.preparation:q} --output {output:q} "
-        "2>&1 | tee {log:q}"
+        "{wildcards.preparation:q} 2>&1 | tee {log:q}"

@@ -101,7 +101,7 @@ def prepare_program(options: Namespace) -> int:
     plan = plan_of(options)
     # on the login node, which all partitions share
     site = Site.model_validate_json(next(iter(plan["sites"].values())))
-    return prepare_program(json.loads(plan["preparations"][options.preparation]), site, options.output)
+    return prepare_program(json.loads(plan["preparations"][options.preparation]), site)
 
 
 def train(options: Namespace) -> int:
@@ -116,7 +116,7 @@ def train(options: Namespace) -> int:
     plan = plan_of(options)
     job = plan["runs"][options.experiment][options.run]
     site = Site.model_validate_json(plan["sites"][job["site"]])
-    return run_train_job(RunJob.of(job, options.log, options.record, options.attempt), site)
+    return run_train_job(RunJob(job, site, options.attempt, options.record.parent, options.log))
 
 
 def preflight(options: Namespace) -> int:
@@ -212,7 +212,7 @@ COMMANDS: Mapping[Callable[[Namespace], int | None], Arguments] = {
         "names": {"nargs": "*", "help": "runs, digits/d2.r1 or 'digits/d2.*', or experiments; default: all"},
     },
     prepare_dataset: {"--dataset": {"required": True}, "--output": PATH},
-    prepare_program: {"--preparation": {"required": True}, "--output": PATH},
+    prepare_program: {"preparation": {}},
     train: {
         "experiment": {},
         "run": {},

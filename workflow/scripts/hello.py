@@ -32,8 +32,8 @@ PCIE_3_LANE = 0.985e9
 
 def main() -> None:
     """Take part as one rank; rank 0 writes the report of all."""
-    rank_files = RankFiles.join(Path(sys.argv[1]))
-    setup = rank_files.rank_setup()
+    rank_files = RankFiles(Path(sys.argv[1]))
+    setup = rank_files.setup
     run = setup.definition
     identity = identify(os.environ, run.launcher)
     check_place(identity, run.shape)

@@ -17,4 +17,4 @@ from scalewise.ranks.program.rank import run_program_rank
 
 if __name__ == "__main__":
     # the folder of the attempt, with the ranks' rendezvous and work
-    sys.exit(run_program_rank(RankFiles.join(Path(sys.argv[1])), PROCESS_STARTED))
+    sys.exit(run_program_rank(RankFiles(Path(sys.argv[1])), PROCESS_STARTED))

@@ -11,7 +11,7 @@ from scalewise.execution.rank_files import RankFiles
 if __name__ == "__main__":
     # what a rank runs, and the folder of the attempt, with the ranks' rendezvous
     script, attempt = map(Path, sys.argv[1:])
-    rank_files = RankFiles.join(attempt)
+    rank_files = RankFiles(attempt)
     # Slurm sends it before the end of a job's time, and it must not end the agent
     signal.signal(signal.SIGUSR1, lambda *_: rank_files.request_stop(signal.SIGUSR1.name))
     # now: with it comes torch, which takes seconds, and a signal may come in them

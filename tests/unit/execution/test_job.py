@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,27 +22,24 @@ from scalewise.config.settings import Settings
 from scalewise.config.site import Container, Site
 from scalewise.config.slurm import Slurm
 from scalewise.execution import job as jobs
+from scalewise.execution import lock
 from scalewise.execution.job import RunJob, launch_of, run_train_job, train
 from scalewise.execution.lock import LockError
-from scalewise.execution.next_try import failure_to_repeat
 from scalewise.execution.rank_files import ATTEMPT, RankFiles
 from scalewise.execution.run_folder import (
     OUTPUT,
     SHOWN_BYTES,
+    failure_to_repeat,
     input_hashes,
     prepare_to_train,
     saved_epochs,
-    saved_steps,
 )
 from scalewise.execution.start import RankProcesses
 from scalewise.plan.launch import Launch
 from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.records import (
-    EPOCHS,
     FAILURE,
-    RANKS,
     RECORD,
-    UTILIZATION,
     Failure,
     read_failure,
     read_run,
@@ -52,7 +50,8 @@ PREAMBLE = """
 import os, signal, sys, time
 from pathlib import Path
 from scalewise.execution.rank_files import RankFiles
-attempt = RankFiles.join(Path(sys.argv[1]))
+attempt = RankFiles(Path(sys.argv[1]))
+attempt.setup
 """
 RUN = definition(2).model_copy(update={"settings": ProgramSettings(program=__file__)})
 RESUMING = RUN.model_copy(update={"settings": ProgramSettings(program=__file__, resumes=True)})
@@ -69,20 +68,31 @@ class OneRun:
         self.output, self.log = folder / OUTPUT, folder / "job.log"
         self.argv: tuple[str, ...] = ()
 
-    def job(self, run: RunDefinition = RUN, attempt: int = 1, **limits: Any) -> RunJob:
-        planned = job_of(run, **{"limit_seconds": 60.0} | limits)
-        return RunJob.of(planned, self.log, self.folder / RECORD, attempt)
+    def job(
+        self, run: RunDefinition = RUN, attempt: int = 1, site: Site = HERE, folder: Path | None = None
+    ) -> RunJob:
+        planned = job_of(run, limit_seconds=60.0)
+        return RunJob(planned, site, attempt, folder or self.folder, self.log)
 
-    def train(self, program: str, job: RunJob | None = None, site: Site | None = None) -> Failure | None:
+    def train(self, program: str, job: RunJob | None = None) -> Failure | None:
         self.argv = (sys.executable, "-c", PREAMBLE + program, str(self.folder / ATTEMPT))
         launch = Launch(self.argv, ({"PYTHONPATH": str(SCRIPTS)},), shown=(sys.executable,))
-        self._monkeypatch.setattr(jobs, "launch_of", lambda *_arguments: launch)
-        return train(job or self.job(), site or HERE)
+        self._monkeypatch.setattr(jobs, "launch_of", lambda _job: launch)
+        return train(job or self.job())
 
-    def fails(self, program: str, job: RunJob | None = None, site: Site | None = None) -> Failure:
-        failure = self.train(program, job, site)
+    def fails(self, program: str, job: RunJob | None = None) -> Failure:
+        failure = self.train(program, job)
         assert failure is not None
         assert failure == read_failure(self.folder)
+        return failure
+
+    def run(self, program: str, job: RunJob) -> Failure:
+        """Run the whole job, whose ranks fail."""
+        self._monkeypatch.setattr(jobs, "train", partial(self.train, program))
+        self._monkeypatch.setattr(signal, "signal", lambda *_arguments: signal.SIG_DFL)
+        assert run_train_job(job) == 1
+        failure = read_failure(self.folder)
+        assert failure is not None
         return failure
 
     def write_result(self, run: RunDefinition = RUN) -> None:
@@ -115,23 +125,19 @@ def test_running_out_of_device_memory_is_a_result_and_leaves_no_earlier_failure(
     assert record.provenance.failed_seconds == 100.0
     assert record.provenance.ended_at > record.provenance.started_at
     left = {path.name for path in one.folder.iterdir()}
-    assert left == {RECORD, EPOCHS, RANKS, UTILIZATION, OUTPUT, "program"}
+    assert left == {RECORD, OUTPUT, "program"}
 
 
 def test_a_launcher_that_fails_is_shown_and_the_failure_says_all_that_a_next_try_needs(
-    one: OneRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    one: OneRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one.output.write_text("what happened before\n", encoding="utf-8")
     leave_failure(one.folder, RUN, "failed", "x", inputs=input_hashes(RUN, None))
-    monkeypatch.setattr(jobs, "train", lambda job, site: one.train("sys.exit('no such module')", job, site))
-    monkeypatch.setattr(signal, "signal", lambda *_arguments: signal.SIG_DFL)
-    assert run_train_job(one.job(attempt=2), HERE) == 1
-    failure = read_failure(one.folder)
-    assert failure is not None
+    failure = one.run("sys.exit('no such module')", one.job(attempt=2))
     assert (failure.outcome, failure.permanent) == ("failed", False)
     assert (failure.definition, failure.inputs) == (RUN, input_hashes(RUN, None))
     assert 0 < failure.seconds < 60 == failure.limit_seconds
-    assert failure.log_tail[-1] == "no such module"
+    assert failure.output[-1] == "no such module"
     shown = capsys.readouterr().err
     assert "study/d2.r1 failed: no rank started, and the launcher exited with code 1" in shown
     assert "no such module" in shown
@@ -153,14 +159,10 @@ sys.exit(1)
 
 
 def test_a_terminal_gets_a_bounded_and_printable_part_and_the_next_start_adds_to_the_whole_log(
-    one: OneRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    one: OneRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(jobs, "train", lambda job, site: one.train(LOUD, job, site))
-    monkeypatch.setattr(signal, "signal", lambda *_arguments: signal.SIG_DFL)
-    assert run_train_job(one.job(), HERE) == 1
-    failure = read_failure(one.folder)
-    assert failure is not None
-    shown = [capsys.readouterr().err, failure.reason, failure.traceback, one.log.read_text()]
+    failure = one.run(LOUD, one.job())
+    shown = [capsys.readouterr().err, failure.reason, "\n".join(failure.output), one.log.read_text()]
     assert [text for text in shown if set(text) & {"\x1b", "\x07", "\r"}] == []
     assert max(map(len, shown)) < 4 * SHOWN_BYTES
     one.train(OUT_OF_MEMORY)
@@ -179,7 +181,7 @@ def test_a_run_whose_result_another_job_has_left_is_not_trained(one: OneRun) -> 
 
 TAKEN = """
 attempt.mark(0, "running", host="node-a")
-RankFiles(attempt.folder, "other").begin(attempt.rank_setup())
+RankFiles(attempt.folder).begin(attempt.setup.model_copy(update={"supervisor_host": "other"}))
 %s
 """
 
@@ -192,7 +194,7 @@ def test_ranks_whose_run_another_job_has_taken_are_ended_and_its_files_are_not_t
     with pytest.raises(LockError, match="another job has taken over this run"):
         one.train(TAKEN % then)
     assert not (one.folder / FAILURE).exists()
-    assert RankFiles.join(one.folder / ATTEMPT).token == "other"
+    assert RankFiles(one.folder / ATTEMPT).setup.supervisor_host == "other"
 
 
 # --- what is resumed -------------------------------------------------------------------------------------
@@ -250,14 +252,14 @@ def test_a_start_resumes_where_enough_steps_follow_to_be_measured(
     run = definition_of(Settings(**{**SMALL_EPOCHS, **changed}))  # 22 steps an epoch
     for epochs in (len(accuracies) - 1, len(accuracies)):
         save(tmp_path, epochs, accuracies)
-    prepare_to_train(tmp_path, run, resumes=True)
-    assert (len(saved_epochs(tmp_path, run)), saved_steps(tmp_path, run)) == (kept, 22 * kept)
+    assert len(prepare_to_train(tmp_path, run, resumes=True)) == kept
+    assert len(saved_epochs(tmp_path, run)) == kept
 
 
 # --- the end of a job's time ------------------------------------------------------------------------------
 
 STOPPED = "attempt.mark(0, 'running', host='node-a')\n%sattempt.mark(0, 'stopped', stop_source='%s')\n"
-STEP = "attempt.progress(3, 'step 3')\n"
+STEP = "attempt.probe.mkdir()\n(attempt.probe / '0.1.steps').write_text('3')\n"
 
 
 @pytest.mark.fault(12)
@@ -283,11 +285,11 @@ def test_only_a_run_that_the_end_of_its_job_ended_and_that_came_further_goes_bac
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setattr(jobs, "wait_for_earlier_job", lambda *_arguments: "")
+    monkeypatch.setattr(lock, "wait_for_earlier_job", lambda *_arguments: "")
     monkeypatch.setattr(jobs, "SIGNAL_SPREAD_SECONDS", 0.0)
     monkeypatch.setattr(jobs, "requeue", lambda job: f"Slurm job {job} is CANCELLED")
     leave_failure(one.folder, run, "interrupted", "x", inputs=input_hashes(run, None), seconds=spent)
-    failure = one.fails(program, one.job(run), site)
+    failure = one.fails(program, one.job(run, site=site))
     assert (failure.outcome, failure.permanent) == (outcome, outcome == "failed")
     log = one.log.read_text(encoding="utf-8") if one.log.exists() else ""
     assert ("it does not go back: Slurm job 7 is CANCELLED" in log) == goes_back
@@ -330,10 +332,11 @@ def test_a_try_that_would_fail_again_is_known_before_a_job_is_submitted(
 
 def test_what_a_budget_has_left_for_another_try_is_known_before_a_job_is_submitted(tmp_path: Path) -> None:
     hashes = input_hashes(RUN, None)
-    leave_failure(tmp_path, RUN, "failed", "why", seconds=550.0, inputs=hashes)
+    leave_failure(tmp_path, RUN, "failed", "why", seconds=550.0, inputs=hashes, ended_at="2026-01-02")
     job = job_of(RUN, limit_over_tries=True)
     assert failure_to_repeat(job, tmp_path, attempt=1) is None
-    failure = failure_to_repeat(job, tmp_path, attempt=2)
+    assert failure_to_repeat(job, tmp_path, attempt=2, began="2026-01-03") is None, "of an earlier command"
+    failure = failure_to_repeat(job, tmp_path, attempt=2, began="2026-01-01")
     assert failure is not None
     assert "the 600 s that the budget counts for it. The last one: why" in failure.reason
 
@@ -363,30 +366,21 @@ def test_a_container_sees_a_run_whose_results_lie_behind_a_link(one: OneRun) -> 
     (one.folder / "scratch").mkdir()
     (one.folder / "results").symlink_to(one.folder / "scratch")
     site = site_of(Slurm(), container=Container(image="a.sif", runtime="apptainer"))
-    rank_files = RankFiles(one.folder / "results" / ATTEMPT)
-    assert f"--bind={one.folder / 'scratch'}" in launch_of(one.job(), site, rank_files).argv
+    job = one.job(site=site, folder=one.folder / "results")
+    assert f"--bind={one.folder / 'scratch'}" in launch_of(job).argv
 
 
-def test_ranks_of_an_earlier_job_write_nothing_once_another_has_the_folder(tmp_path: Path) -> None:
-    earlier, later = (RankFiles(tmp_path, token) for token in ("a", "b"))
-    earlier.begin(rank_setup())
-    joined = RankFiles.join(tmp_path)
-    joined.mark(0, "running", host="node-a")
-    (tmp_path / "probe").mkdir()
-    later.begin(rank_setup(tmp_path, RUN))
-    assert {path.name for path in tmp_path.iterdir()} == {"rank_setup.json"}
-    writes: list[Callable[[], None]] = [
-        partial(joined.mark, 0, "running"),
-        partial(joined.request_stop, "x"),
-        joined.check_current,
-    ]
-    for write in writes:
-        with pytest.raises(OSError, match="another job has it"):
-            write()
-    joined.end()
-    assert later.unfinished() is not None
-    later.end()
-    assert not tmp_path.exists()
+@pytest.mark.parametrize("state", ["trains", "has died", "is on another host", "has left nothing"])
+def test_a_run_is_training_while_its_job_is_a_process_of_this_machine(state: str, tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "0" if state == "has died" else "600"]) as job:
+        host = "node-a" if state == "is on another host" else socket.gethostname()
+        if state != "has left nothing":
+            setup = rank_setup(tmp_path, supervisor_host=host, supervisor_pid=job.pid)
+            RankFiles(tmp_path).begin(setup)
+        if state == "has died":
+            os.waitid(os.P_PID, job.pid, os.WEXITED | os.WNOWAIT)
+        assert RankFiles(tmp_path).is_training == (state == "trains")
+        job.kill()
 
 
 # --- inputs -----------------------------------------------------------------------------------------------

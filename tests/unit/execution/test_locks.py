@@ -1,11 +1,10 @@
-"""A run has one writer at a time, and a measured training the machine to itself: real processes and files."""
+"""A measured training has the machine to itself, and a run one job of Slurm: real processes and files."""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -13,25 +12,14 @@ from tests.stand_ins import stand_ins
 from tests.unit.conftest import Process, StartPython, said
 
 from scalewise.execution import lock as locks
-from scalewise.execution.lock import (
-    MACHINE_LOCK,
-    LockError,
-    is_training,
-    lock_run,
-    machine_lock,
-    wait_for_earlier_job,
-)
+from scalewise.execution.lock import MACHINE_LOCK, LockError, machine_lock, wait_for_earlier_job
 
 HOLD = """
 import os, sys
-from pathlib import Path
-from scalewise.execution.lock import lock_run, machine_lock
-path, user = Path(sys.argv[1]), int(sys.argv[2])
-of_run = path.is_dir()
-if user:
+from scalewise.execution.lock import machine_lock
+if user := int(sys.argv[1]):
     os.setuid(user)
-say = lambda text: print(text, flush=True)
-with lock_run(path, 3600, say) if of_run else machine_lock(3600, say):
+with machine_lock(3600, lambda text: print(text, flush=True)):
     print("holds", flush=True)
     sys.stdin.read()
 """
@@ -40,89 +28,49 @@ Hold = Callable[..., Process]
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    path = tmp_path / "run"
-    path.mkdir()
-    return path
-
-
-@pytest.fixture(params=["of a run", "of the machine"])
-def lock(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a run, or what trainings of this machine name as their lock."""
-    monkeypatch.setenv(MACHINE_LOCK, str(folder))
-    return folder if request.param == "of a run" else folder.with_name("machine")
-
-
-@pytest.fixture
-def hold(start_python: StartPython) -> Hold:
+def hold(start_python: StartPython, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hold:
     """Starts a process that takes a lock, as a user, and keeps it until its stdin is closed."""
-    return lambda path, user=0: start_python(HOLD, str(path), str(user))
-
-
-def take(path: Path, report: Callable[[str], None], seconds: float = 0) -> AbstractContextManager[None]:
-    return lock_run(path, seconds, report) if path.is_dir() else machine_lock(seconds, report)
+    monkeypatch.setenv(MACHINE_LOCK, str(tmp_path))
+    return lambda user=0: start_python(HOLD, str(user))
 
 
 def never_said(text: str) -> None:
     raise AssertionError(f"no process holds the lock, but: {text}")
 
 
-def test_the_second_training_waits_names_the_first_and_starts_when_that_ends(hold: Hold, lock: Path) -> None:
-    first = hold(lock)
+@pytest.mark.parametrize("users", [(0, 0), (12345, 23456)], ids=["one user", "two users"])
+def test_the_second_training_waits_names_the_first_and_starts_when_that_ends(
+    users: tuple[int, int], hold: Hold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if any(users) and os.geteuid():
+        pytest.skip("only root can become two other users")
+    first = hold(users[0])
     assert said(first) == "holds\n"
-    second = hold(lock)
-    waits = said(second)
-    assert f"process {first.pid}" in waits
-    assert ("is training this run" if lock.is_dir() else "waiting: another Scalewise run is using") in waits
+    second = hold(users[1])
+    assert f"waiting: another Scalewise run is using this machine (process {first.pid})" in said(second)
     assert second.poll() is None
-    with pytest.raises(LockError, match=rf"process {first.pid}.* Wait for it"), take(lock, print):
+    with (
+        pytest.raises(LockError, match=rf"process {first.pid}.* Wait for it"),
+        machine_lock(0, print),
+    ):
         raise AssertionError("two trainings at once")
     first.communicate(input="")
     assert said(second) == "holds\n"
-    assert second.communicate(input="")[0] == ""
+    monkeypatch.setenv(MACHINE_LOCK, "another")
+    with machine_lock(0, never_said):
+        assert second.communicate(input="")[0] == ""
     assert second.returncode == 0
 
 
-def test_a_training_that_was_killed_is_replaced_at_once(hold: Hold, lock: Path) -> None:
+def test_a_training_that_was_killed_is_replaced_at_once(hold: Hold) -> None:
     """In a container without an init process, the dead stay in the table of processes."""
     for options in (os.WEXITED | os.WNOWAIT, os.WEXITED):
-        first = hold(lock)
+        first = hold()
         assert said(first) == "holds\n"
         first.send_signal(signal.SIGKILL)
         os.waitid(os.P_PID, first.pid, options)
-        with take(lock, never_said):
-            pass
-
-
-def test_a_run_is_training_while_a_process_holds_it(folder: Path, hold: Hold) -> None:
-    assert not is_training(folder)
-    process = hold(folder)
-    assert said(process) == "holds\n"
-    assert is_training(folder)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not is_training(folder)
-
-
-def test_trainings_of_a_machine_take_turns_unless_they_name_another_lock(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv(MACHINE_LOCK, "one")
-    with machine_lock(0, never_said):
-        monkeypatch.setenv(MACHINE_LOCK, "another")
         with machine_lock(0, never_said):
             pass
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become two other users")
-def test_two_users_take_turns(hold: Hold, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(MACHINE_LOCK, str(tmp_path))
-    first = hold(tmp_path / "machine", 12345)
-    assert said(first) == "holds\n"
-    second = hold(tmp_path / "machine", 23456)
-    assert f"another Scalewise run is using this machine (process {first.pid})" in said(second)
-    first.communicate(input="")
-    assert said(second) == "holds\n"
 
 
 # --- jobs of Slurm ----------------------------------------------------------------------------------------

@@ -12,16 +12,16 @@ import pytest
 from tests.small_runs import definition, rank_setup
 
 from scalewise.config.program import ProgramSettings
-from scalewise.execution.rank_files import GROUP, PROBE, RankFiles
+from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.reason import (
     SILENT_SECONDS,
     explain_os_error,
-    failure_reason,
-    would_end_alike,
+    failure_of,
 )
 from scalewise.execution.run_folder import last_line
 from scalewise.execution.watchdog import Ended
 
+GROUP = "init_process_group"
 OURS, LOCAL = "10.0.0.1:24000", "localhost:12355"
 LINE = "loading shard 3"
 TIMED_OUT = "[unbound_buffer.cc:78] Timed out waiting 30000ms for recv operation to complete"
@@ -38,19 +38,20 @@ def host(rank: int) -> str:
 def files(tmp_path: Path) -> RankFiles:
     """Those of four ranks that have started."""
     files = RankFiles(tmp_path / "attempt")
-    (files.folder / PROBE).mkdir(parents=True)
+    program = ProgramSettings(program="train.py", resumes=False, steps=400, warmup_steps=5)
+    run = definition(4).model_copy(update={"settings": program})
+    files.begin(rank_setup(tmp_path, run, limit_seconds=300.0))
+    files.probe.mkdir()
     files.publish_endpoint("10.0.0.1", 24000)
     for rank in range(4):
         files.mark(rank, "running", host=host(rank), pid=100 + rank)
     return files
 
 
-def reason(files: RankFiles, *ended: Any, resumes: bool = True, **facts: Any) -> tuple[str, bool]:
+def reason(files: RankFiles, *ended: Any, **facts: Any) -> tuple[str, bool]:
     """Why there is no result, and whether another try would end the same way."""
-    program = ProgramSettings(program="train.py", resumes=resumes)
-    run = definition(4).model_copy(update={"settings": program})
-    setup, end = rank_setup(run=run, limit_seconds=300.0), Ended(*ended, **facts)
-    return failure_reason(files, setup, end), would_end_alike(files, setup, end)
+    failure = failure_of(files, Ended(*ended, **facts), 300.0)
+    return failure.reason, failure.permanent
 
 
 @pytest.mark.parametrize(
@@ -128,12 +129,12 @@ def test_a_run_that_made_no_step_names_who_waited_for_whom(
         if wait is None:
             (files.folder / f"rank{rank}.json").unlink()
             continue
-        note = {"rank": rank, "host": host(rank), "address": wait[0], "where": wait[1]}
-        (files.folder / PROBE / f"{rank}.1.wait").write_text(json.dumps(note))
+        note = {"rank": rank, "address": wait[0] if wait[1] == GROUP else None, "where": wait[1]}
+        (files.probe / f"{rank}.1.wait").write_text(json.dumps(note))
     text, is_permanent = reason(files, 1, cause, silent_seconds=300.0, last_line=LINE)
 
     assert says.format("The last line of its output: ") in text
-    assert "5 minutes, before its first step." in text
+    assert "5 min, before its first step." in text
     assert "runtime_minutes" not in text
     assert not is_permanent
     if SETS in text:
@@ -145,24 +146,23 @@ def test_a_run_that_made_no_step_names_who_waited_for_whom(
 @pytest.mark.parametrize(
     ("cause", "silent", "says", "is_permanent"),
     [
-        ("limit", 0.0, ["stopped after 5 minutes, at step 10/405. Raise runtime_minutes"], True),
+        ("limit", 0.0, ["stopped after 5 min, at step 10/405. Raise runtime_minutes"], True),
         ("limit", SILENT_SECONDS + 1, ["may hang", LINE, "Rank 2 on node2 made the fewest steps, 7"], False),
-        ("no step", 1800.0, ["no step for 30 minutes, at", "Rank 2 on", LINE, "timeout_seconds"], False),
+        ("no step", 1800.0, ["no step for 30 min, at", "Rank 2 on", LINE, "timeout_seconds"], False),
     ],
 )
 def test_a_run_that_made_steps_names_its_progress_and_who_is_behind(
     cause: str, silent: float, says: list[str], is_permanent: bool, files: RankFiles
 ) -> None:
-    files.progress(10, "step 10/405")
     for rank in range(4):
-        (files.folder / PROBE / f"{rank}.1.steps").write_text("7" if rank == 2 else "10")
+        (files.probe / f"{rank}.1.steps").write_text("7" if rank == 2 else "10")
     text, found = reason(files, 1, cause, silent_seconds=silent, last_line=LINE)
     assert all(words in text for words in says), text
     assert found == is_permanent
 
 
 def test_a_signal_is_named_with_what_the_next_start_does(files: RankFiles) -> None:
-    text, _ = reason(files, 1, "signal", stop_source="SIGTERM", resumes=False)
+    text, _ = reason(files, 1, "signal", stop_source="SIGTERM")
     assert text == "ended by SIGTERM. The same command starts from the beginning."
 
 

@@ -12,7 +12,6 @@ from scalewise.analysis.words import format_ratio
 from scalewise.config.catalog.datasets import DatasetFacts, dataset_facts
 from scalewise.config.catalog.models import normalises_over_batch
 from scalewise.config.shape import shape_for
-from scalewise.execution.reason import in_minutes
 from scalewise.plan.formatting import (
     counts_text,
     duration_text,
@@ -116,10 +115,6 @@ def test_a_count_fills_nodes_or_is_refused_with_counts_that_do() -> None:
         (duration_text(9000), "2 h 30 min"),
         (duration_text(7200), "2 h"),
         (duration_text(200_000), "2 days 8 h"),
-        (in_minutes(0.6), "0.01 minutes"),
-        (in_minutes(25), "0.417 minutes"),
-        (in_minutes(90), "1.5 minutes"),
-        (in_minutes(10_080 * 60), "10080 minutes"),
     ],
 )
 def test_a_number_is_shown_in_plain_digits(shown: str, expected: str) -> None:

@@ -10,8 +10,9 @@ import pytest
 from tests.planted_records import leave_result, measurements, run_record
 from tests.unit.plan.conftest import Load
 
+from scalewise.execution.slurm import queued_runs
 from scalewise.plan.planned_study import Study, make_plan
-from scalewise.status import queued_runs, spent_in_slurm, status_lines
+from scalewise.status import spent_in_slurm, status_lines
 
 STUDY = """\
 experiments:
@@ -65,8 +66,14 @@ def test_jobs_in_the_queue_are_those_of_this_folder(
         "",
     ]
     program(tmp_path, "squeue", "\n".join(queue), monkeypatch)
-    found = queued_runs(make_plan(load(STUDY, CLUSTER)))
-    assert found == {("a", "d1.r1"): "waiting (Priority)", ("a", "d2.r1"): "running"}
+    plan = make_plan(load(STUDY, CLUSTER))
+    assert {run: job.number for run, job in queued_runs(plan).items()} == {
+        ("a", "d1.r1"): "1",
+        ("a", "d2.r1"): "2",
+    }
+    lines = list(status_lines(plan, tmp_path / "results", time.time()))
+    assert any(line.endswith("; 1 waiting (Priority); 2 waiting") for line in lines), lines
+    assert any("1 running" in line for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 
 from scalewise import snakemake_adapter as adapter
 from scalewise.config.settings import plain_path
-from scalewise.execution.next_try import is_refused, refused_runs
+from scalewise.execution.run_folder import is_refused, refused_runs
 from scalewise.execution.slurm import requeue_preempted
 from scalewise.plan.plan_file import PLAN, Plan
 from scalewise.plan.plan_table import plan_lines
@@ -33,13 +33,13 @@ LOGIN_NODE = (
     "Use --profile profiles/slurm, or --profile profiles/local for this machine."
 )
 
-_DEVICES = {
-    **dict.fromkeys(("nodes", "tasks", "tasks_per_node", "tasks_per_gpu", "mpi"), "`devices` of the study"),
-    **dict.fromkeys(("gres", "gpu", "gpus", "gpu_model"), "`devices`, and `gpu_type` of the site file"),
-    **dict.fromkeys(("cpus_per_task", "cpus_per_gpu", "threads"), "`cpus_per_device` of the study"),
-    "slurm_extra": "`slurm.extra` of the site file",
-}
-"""Resources that determine the devices on which a run is measured, and the keys that they follow from."""
+_OF_THE_STUDY = frozenset(
+    {
+        *("nodes", "tasks", "tasks_per_node", "tasks_per_gpu", "mpi", "gres", "gpu", "gpus", "gpu_model"),
+        *("cpus_per_task", "cpus_per_gpu", "threads", "slurm_extra"),
+    }
+)
+"""Resources that determine the devices on which a run is measured."""
 
 
 def open_study(workflow: Any, config: Mapping[str, Any], checkout: Path) -> Study:
@@ -97,10 +97,10 @@ def begin_jobs(workflow: Any, study: Study, plan: Plan, train: Any) -> None:
     if not in_slurm and (adapter.uses_cluster(workflow) or adapter.names_cluster(workflow)):
         sys.exit(LOST_SITE)
     replaced = adapter.replaced_resources(workflow, train)
-    if changed := [name for name in _DEVICES if name in replaced]:
+    if changed := sorted(_OF_THE_STUDY & replaced.keys()):
         sys.exit(
-            f"A profile or the command sets {', '.join(changed)} of the runs, which follows from "
-            f"{_DEVICES[changed[0]]}. Remove it from set-resources and set-threads."
+            f"A profile or the command sets {', '.join(changed)} of the runs, which follows from `devices`, "
+            "`cpus_per_device` and the site file. Remove it from set-resources and set-threads."
         )
     if not adapter.runs_jobs(workflow):
         return

@@ -10,15 +10,14 @@ import csv
 import errno
 import io
 import os
-import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from scalewise.config.errors import UserError
 from scalewise.plan.runs.run_definition import RunDefinition
@@ -42,9 +41,6 @@ RECORD, EPOCHS, RANKS, UTILIZATION = "record.json", "epochs.csv", "ranks.csv", "
 """The files of every run that has a result; the record is written last."""
 FAILURE, MODEL = "failure.json", "model.safetensors"
 
-
-MOST_BYTES = 2**28
-"""No record of a run is larger."""
 
 Seconds = Annotated[float, Field(ge=0, le=1e9)]
 Rate = Annotated[float, Field(ge=1e-9, le=1e18)]
@@ -111,39 +107,56 @@ class Environment(_Record):
     versions: dict[str, str]
 
 
-class Provenance(_Record):
-    """The origin of a run's numbers.
+class Origin(_Record):
+    """The job that made a run, and the input files.
 
     Args:
-        commit: Commit of the workflow, with ``-dirty`` if files were changed; None outside a checkout.
-        hosts: One for each node.
-        devices: Device name of each rank.
-        started_at: UTC, ISO 8601.
-        ended_at: UTC, ISO 8601.
+        started_at: UTC, ISO 8601; before the ranks were started.
         slurm_job_id: None outside Slurm.
         restart_count: Number of times that the batch system started this job again.
         other_jobs: Other jobs on the run's nodes when it began; None if unknown.
         study_jobs: Other jobs of this study there; None if unknown.
         failed_seconds: Time of earlier tries at the run, which left no result.
         inputs: Hashes of the input files that define the run, by name.
-        environments: Every different environment of the last start's hosts.
-        gpu_limits: Limits of each rank's GPU, None for a CPU process, or without NVML.
     """
 
-    commit: str | None
-    hosts: list[str]
-    devices: list[str]
     launcher: str
     started_at: str
-    ended_at: str
-    slurm_job_id: str | None
-    restart_count: int
+    slurm_job_id: str | None = None
+    restart_count: int = 0
     other_jobs: int | None = None
     study_jobs: int | None = None
     failed_seconds: Seconds = 0.0
     inputs: dict[str, str]
-    environments: list[Environment]
-    gpu_limits: list[GpuLimits | None]
+
+
+class Provenance(Origin):
+    """The origin of a run's numbers.
+
+    Args:
+        ended_at: UTC, ISO 8601.
+        commit: Commit of the workflow, with ``-dirty`` if files were changed; None outside a checkout.
+        hosts: One for each node.
+        devices: Device name of each rank; this and the next two are empty if the ranks left no measurement.
+        environments: Every different environment of the last start's hosts.
+        gpu_limits: Limits of each rank's GPU, None for a CPU process, or without NVML.
+    """
+
+    ended_at: str
+    commit: str | None = None
+    hosts: list[str]
+    devices: list[str] = []
+    environments: list[Environment] = []
+    gpu_limits: list[GpuLimits | None] = []
+
+    @model_validator(mode="after")
+    def _ends_after_its_start(self) -> Self:
+        times = [datetime.fromisoformat(text) for text in (self.started_at, self.ended_at)]
+        if None in [time.tzinfo for time in times] or times != sorted(times):
+            raise ValueError(
+                "not two times with a zone, the earlier one first: a clock may have been set back"
+            )
+        return self
 
 
 class MetricReading(_Record):
@@ -293,10 +306,6 @@ class RunRecord(_Record):
     provenance: Provenance | None
 
 
-LOG_TAIL_LINES = 30
-"""Lines of a failed run's output that are kept with its reason, and shown."""
-
-
 class Failure(_Record):
     """``failure.json``: the last try at a run, if it left no result; a result removes the file.
 
@@ -305,13 +314,11 @@ class Failure(_Record):
         inputs: Hashes of the input files that define it, by name.
         reason: A sentence that names rank and host if they are known.
         permanent: Whether another try would end the same way.
-        started_at: UTC, ISO 8601.
         ended_at: UTC, ISO 8601.
-        slurm_job_id: None outside Slurm.
         limit_seconds: The run's limit.
         seconds: Time of this try and of those before it.
-        traceback: Traceback of the first rank that raised; empty if none did.
-        log_tail: Last lines of train.log.
+        output: Last lines of train.log; or the traceback of the rank that raised first, if the log ends with
+            those of other ranks.
     """
 
     definition: RunDefinition
@@ -319,24 +326,10 @@ class Failure(_Record):
     outcome: Literal["failed", "timed-out", "interrupted"]
     reason: str
     permanent: bool = False
-    started_at: str
     ended_at: str
-    slurm_job_id: str | None = None
     limit_seconds: float
     seconds: Seconds
-    traceback: str = ""
-    log_tail: list[str] = []
-
-    @property
-    def output(self) -> list[str]:
-        """Return the lines to show: the last ones of the log, or the traceback if it does not end among them.
-
-        A traceback is shown whole: the log may hold those of other ranks in its place.
-        """
-        traceback = self.traceback.rstrip().splitlines()
-        if traceback and not set(traceback[-1:]) & set(self.log_tail):
-            return traceback
-        return self.log_tail[-LOG_TAIL_LINES:]
+    output: list[str] = []
 
 
 @dataclass(frozen=True)
@@ -468,28 +461,13 @@ def read_run(run_folder: Path, run: str | None = None) -> RunRecord:
         run: The name that it must have; None if the folder need not be named after it.
 
     Raises:
-        RecordError: It is missing, damaged, of another run, or its times are not in order.
+        RecordError: It is missing, damaged, or of another run.
     """
     path = run_folder / RECORD
     record = read_record(path, RunRecord)
     if run is not None and record.definition.run != run:
         raise damaged(path, f"is of the run {record.definition.run}")
-    if (origin := record.provenance) is not None and not _in_order(origin.started_at, origin.ended_at):
-        raise damaged(
-            path,
-            f"started_at is {origin.started_at!r} and ended_at {origin.ended_at!r}, not two times "
-            "with a zone, the earlier one first. A clock may have been set back",
-        )
     return record
-
-
-def _in_order(started_at: str, ended_at: str) -> bool:
-    """Whether two texts are times with a zone, the second not before the first."""
-    try:
-        started, ended = datetime.fromisoformat(started_at), datetime.fromisoformat(ended_at)
-    except ValueError:
-        return False
-    return started.tzinfo is not None and ended.tzinfo is not None and started <= ended
 
 
 def damaged(path: Path, problem: str) -> RecordError:
@@ -535,14 +513,11 @@ def read_record(path: Path, kind: type[R]) -> R:
 
 
 def read_regular(path: Path) -> bytes:
-    """Read a regular file of bounded size; never wait for a named pipe.
+    """Read a regular file; never wait for a named pipe.
 
     Raises:
-        OSError: It is not a regular file, too large, or cannot be read.
+        OSError: It is not a regular file, or cannot be read.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
-            raise OSError(errno.EINVAL, f"Not a regular file of at most {MOST_BYTES:,} bytes", str(path))
-        return file.read()
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "Not a regular file", str(path))
+    return path.read_bytes()

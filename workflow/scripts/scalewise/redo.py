@@ -12,9 +12,9 @@ from scalewise.analysis.disturbed import DISTURBED
 from scalewise.analysis.runs import NOT_RUN, OUT_OF_DATE, collect
 from scalewise.analysis.study import parts_of
 from scalewise.config.errors import UserError
-from scalewise.execution.lock import LockError, lock_run
-from scalewise.execution.slurm import queued_jobs
-from scalewise.plan.plan_file import Plan, runs_in_slurm
+from scalewise.execution.rank_files import ATTEMPT, RankFiles
+from scalewise.execution.slurm import queued_runs
+from scalewise.plan.plan_file import Plan
 from scalewise.records import FAILURE, RECORD
 
 SNAKEMAKE_LOCKS = Path(".snakemake/locks")
@@ -56,25 +56,21 @@ def redo(
         raise UserError(
             "Snakemake works in this folder. Wait for its end. If it was killed, run `snakemake --unlock`."
         )
-    planned = [(experiment, run) for experiment, runs in plan["runs"].items() for run in runs]
-    if unknown := [name for name in names if not any(_is_in(*run, name) for run in planned)]:
+    planned = [f"{experiment}/{run}" for experiment, runs in plan["runs"].items() for run in runs]
+    if unknown := [name for name in names if not any(_is_in(run, name) for run in planned)]:
         raise UserError(f"{', '.join(unknown)}: not in the study. It has {', '.join(plan['experiments'])}.")
     chosen = {
-        (experiment, run): reason
-        for experiment, run, reason in _reasons(plan, results, disturbed=disturbed, failed=failed)
-        if not names or any(_is_in(experiment, run, name) for name in names)
+        run: reason
+        for run, reason in _reasons(plan, results, disturbed=disturbed, failed=failed)
+        if not names or any(_is_in(run, name) for name in names)
     }
     if not chosen:
         return ["There is no such run: nothing was removed."]
-    lines = [f"{experiment}/{run}: {reason}" for (experiment, run), reason in chosen.items()]
+    lines = [f"{run}: {reason}" for run, reason in chosen.items()]
     if dry_run:
         return [*lines, "Nothing was removed: this is a dry run."]
-    at_work = _in_slurm(plan)
-    kept = [
-        f"{experiment}/{run}"
-        for experiment, run in chosen
-        if f"{experiment}_{run}" in at_work or not _remove(results / experiment / "runs" / run)
-    ]
+    at_work = {"/".join(run) for run, job in queued_runs(plan).items() if job.state != "PENDING"}
+    kept = [run for run in chosen if run in at_work or not _remove(results / run.replace("/", "/runs/"))]
     return [
         *lines,
         *(f"{run} is being made, and was kept." for run in kept),
@@ -83,13 +79,13 @@ def redo(
     ]
 
 
-def _is_in(experiment: str, run: str, name: str) -> bool:
-    """Return whether a name is that of a run, or of its experiment, or a pattern of runs."""
-    return name == experiment or fnmatchcase(f"{experiment}/{run}", name)
+def _is_in(run: str, name: str) -> bool:
+    """Return whether a name is that of a run or of its experiment, or a pattern of runs."""
+    return run.startswith(f"{name}/") or fnmatchcase(run, name)
 
 
-def _reasons(plan: Plan, results: Path, *, disturbed: bool, failed: bool) -> Iterator[tuple[str, str, str]]:
-    """Yield experiment, name and reason of runs to remove: by default, of all that have left something."""
+def _reasons(plan: Plan, results: Path, *, disturbed: bool, failed: bool) -> Iterator[tuple[str, str]]:
+    """Yield runs to remove, and why: by default, all that have left something."""
     for part in [part for name in plan["experiments"] for part in parts_of(plan, name, results)]:
         name = part.experiment.name
         for row in collect(name, part.experiment.spec, part.runs_folder).runs.to_dict("records"):
@@ -97,31 +93,19 @@ def _reasons(plan: Plan, results: Path, *, disturbed: bool, failed: bool) -> Ite
             chosen = (failed and has_failed) or (disturbed and row["disturbance"])
             if chosen or (not (disturbed or failed) and (part.runs_folder / run).exists()):
                 reason = f"{row['outcome']}: {row['reason']}" if has_failed else row["disturbance"]
-                yield name, run, str(reason or "named")
-
-
-def _in_slurm(plan: Plan) -> set[str]:
-    """Return the wildcards of this folder's jobs that Slurm runs now, as in their comments."""
-    if not runs_in_slurm(plan):
-        return set()
-    return {
-        job.wildcards for job in queued_jobs() if job.folder == str(Path.cwd()) and job.state != "PENDING"
-    }
+                yield f"{name}/{run}", str(reason or "named")
 
 
 def _remove(run: Path) -> bool:
-    """Remove the folder of a run; return False if another process of this machine holds the run.
+    """Remove the folder of a run; return False if a process of this machine trains the run.
 
     Of a run without a result only the failure goes: what its program has saved is there to resume from.
     """
-    try:
-        with lock_run(run, 0.0, lambda _: None):
-            (run / FAILURE).unlink(missing_ok=True)
-            had_result = (run / RECORD).exists()
-            (run / RECORD).unlink(missing_ok=True)
-    except LockError:
+    if RankFiles(run / ATTEMPT).is_training:
         return False
-    if had_result:
+    (run / FAILURE).unlink(missing_ok=True)
+    if (run / RECORD).exists():
+        (run / RECORD).unlink()
         # without its record the run is made again, whatever else is left
         shutil.rmtree(run, ignore_errors=True)
     return True

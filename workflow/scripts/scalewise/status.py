@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,8 @@ from scalewise.analysis.disturbed import DISTURBED, named_runs
 from scalewise.analysis.runs import NOT_RUN
 from scalewise.analysis.study import Analysis, parts_of
 from scalewise.config.shape import count_devices
-from scalewise.execution.lock import is_training
-from scalewise.execution.rank_files import ATTEMPT, RankFiles
-from scalewise.execution.slurm import queued_jobs
+from scalewise.execution.rank_files import ATTEMPT, RankFiles, probe_files
+from scalewise.execution.slurm import QueuedJob, queued_runs
 from scalewise.plan.formatting import DAY, duration_text, format_3sig
 from scalewise.plan.plan_file import Plan, runs_in_slurm
 from scalewise.plan.runs.rounds import spent_device_hours
@@ -42,9 +42,7 @@ def status_lines(plan: Plan, results: Path, now: float) -> Iterator[str]:
         results: Folder of all experiments, below the folder where snakemake runs.
         now: Seconds since the epoch.
     """
-    in_slurm = runs_in_slurm(plan)
-    queue = queued_runs(plan) if in_slurm else None
-    hours = 0.0
+    queue, hours = queued_runs(plan), 0.0
     for name in plan["experiments"]:
         found = analysis_of(plan, name, results)
         for part in parts_of(plan, name, results):
@@ -56,14 +54,14 @@ def status_lines(plan: Plan, results: Path, now: float) -> Iterator[str]:
         if len(disturbed):
             number = count_devices(len(disturbed), "disturbed run")
             yield from wrapped(f"{number}: {named_runs(disturbed)}", "  ")
-    counted = spent_in_slurm(Path.cwd(), _oldest(plan, results)) if in_slurm else ""
+    counted = spent_in_slurm(Path.cwd(), _oldest(plan, results)) if runs_in_slurm(plan) else ""
     yield counted or f"{format_3sig(hours)} device-hours by the records of the runs."
     if (report := results / REPORT).exists():
         yield f"Report: {report}"
 
 
 def _rows(
-    found: Analysis, experiment: str, results: Path, queue: Mapping[Run, str] | None, now: float
+    found: Analysis, experiment: str, results: Path, queue: Mapping[Run, QueuedJob], now: float
 ) -> Iterator[str]:
     """Yield a line for each point: runs done, and what the others do."""
     runs = found.runs.assign(point=found.runs["run"].str.rpartition(".r")[0])
@@ -81,29 +79,20 @@ def _rate(done: pd.DataFrame) -> str:
 
 
 def _state(
-    row: pd.Series[Any], experiment: str, results: Path, queue: Mapping[Run, str] | None, now: float
+    row: pd.Series[Any], experiment: str, results: Path, queue: Mapping[Run, QueuedJob], now: float
 ) -> str:
     """Return what a run without a result does, or how it ended."""
     run = str(row["run"])
     folder = results / experiment / "runs" / run
-    # a run that was killed leaves its progress, and on one machine only a run at work holds its lock
-    at_work = "running" if queue is None and is_training(folder) else ""
-    state = at_work if queue is None else queue.get((experiment, run), "")
-    if state == "running" and (progress := RankFiles(folder / ATTEMPT).read_progress()) is not None:
-        state += f" ({progress.text}, {duration_text(now - progress.reported_at)} ago)"
+    files = RankFiles(folder / ATTEMPT)
+    state = "running" if files.is_training else ""
+    if job := queue.get((experiment, run)):
+        state = f"waiting ({job.reason})" if job.state == "PENDING" else job.state.lower()
+    with suppress(OSError, ValueError):  # the run may have ended since
+        if state == "running" and (progress := files.progress()):
+            reported_at = max(path.stat().st_mtime for path in probe_files(files.probe, "steps"))
+            state += f" ({progress}, {duration_text(now - reported_at)} ago)"
     return state or ("waiting" if row["outcome"] == NOT_RUN else str(row["outcome"]))
-
-
-def queued_runs(plan: Plan) -> dict[Run, str]:
-    """Return the runs that Slurm has in its queue: ``waiting (Priority)``, ``running``."""
-    known = {
-        f"{experiment}_{run}": (experiment, run) for experiment, runs in plan["runs"].items() for run in runs
-    }
-    return {
-        known[job.wildcards]: f"waiting ({job.reason})" if job.state == "PENDING" else job.state.lower()
-        for job in queued_jobs(tries=1)
-        if job.wildcards in known and job.folder == str(Path.cwd())
-    }
 
 
 def spent_in_slurm(folder: Path, since: float) -> str:

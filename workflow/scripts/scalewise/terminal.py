@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from scalewise.execution.next_try import refused_runs
+from scalewise.execution.run_folder import refused_runs
 from scalewise.plan.plan_file import Plan
-from scalewise.records import Failure, RecordError, read_failure, read_regular
+from scalewise.records import Failure, RecordError, read_failure
 
 WIDTH = 80
 MAX_CAUTIONS = 3
@@ -26,6 +26,18 @@ CLI = Path(__file__).resolve().parents[1] / "cli.py"
 
 Answer = Mapping[str, Any]
 """Contents of answer.json, an element of decision.json."""
+
+LABELS = {
+    "basis": "Basis",
+    "rule": "Rule",
+    "next_larger": "Next count",
+    "limit": "Slowed by",
+    "options": "Option",
+    "others": "Also",
+    "spent": "Spent",
+    "to_do": "To do",
+}
+"""Sentences of a card below its figures; some are empty, and two are lists."""
 
 
 # ---- the end of a command
@@ -44,7 +56,7 @@ def end_message(plan: Plan, results: Path, *, failed: bool = False) -> str:
     for name in plan["experiments"]:
         answer = results / name / ANSWER
         if answer.exists() and name not in {experiment for experiment, _ in failures}:
-            lines += ["", *_card(answer)] if lines else _card(answer)
+            lines += [*([""] if lines else []), *card_lines(json.loads(answer.read_bytes()))]
         elif failed:
             lines.append(f"No answer for {name} yet.")
     if not failed:
@@ -61,14 +73,6 @@ def end_message(plan: Plan, results: Path, *, failed: bool = False) -> str:
             f"runs: python {shlex.quote(str(here))} report",
         ]
     )
-
-
-def _card(path: Path) -> list[str]:
-    """Return the card of an answer; a damaged one has a line with the fix."""
-    try:
-        return list(card_lines(json.loads(read_regular(path))))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return [f"{path} is damaged. Delete it, and give the same snakemake command again."]
 
 
 def failed_runs(plan: Plan, results: Path) -> Iterator[tuple[tuple[str, str], Failure]]:
@@ -108,18 +112,12 @@ def card_lines(answer: Answer) -> Iterator[str]:
     """Yield the card of one experiment."""
     yield from wrapped(answer_line(answer["experiment"], answer["verdict"], answer["certainty"]), hang=0)
     yield from wrapped(answer["reason"], "  ", hang=0)
-    label, text = (
-        max((len(each[key]) for each in answer["figures"]), default=0) for key in ("label", "text")
-    )
-    for figure in answer["figures"]:
-        line = f"  {figure['label']:{label}}  {figure['text']:{text}}"
-        if len(line) + 2 + len(figure["note"]) <= WIDTH:
-            yield f"{line}  {figure['note']}".rstrip()
-        else:
-            yield line.rstrip()
-            yield from wrapped(figure["note"], " " * (label + 4), hang=0)
-    for name, sentence in _labelled(answer):
-        yield from wrapped(sentence, f"  {name:10}  ", hang=0)
+    rows = [(each["label"], f"{each['text']}  {each['note']}") for each in answer["figures"]]
+    for key, label in LABELS.items():
+        sentences = answer[key] if isinstance(answer[key], list) else [answer[key]]
+        rows += [(label, sentence) for sentence in sentences]
+    for label, sentence in rows:
+        yield from wrapped(sentence, f"  {label:10}  ", hang=0)
     if answer["command"]:
         yield f"{'':14}{answer['command']}"
     cautions = [sentence for sentence, _ in answer["cautions"] if sentence != answer["reason"]]
@@ -127,24 +125,6 @@ def card_lines(answer: Answer) -> Iterator[str]:
         yield from wrapped(sentence, "  Caution     ", hang=0)
     if len(cautions) > MAX_CAUTIONS:
         yield f"  {len(cautions) - MAX_CAUTIONS} more in the report."
-
-
-def _labelled(answer: Answer) -> Iterator[tuple[str, str]]:
-    """Yield the sentences of a card below its figures, each with its label; some are empty."""
-    yield "Basis", answer["basis"]
-    yield "Rule", answer["rule"]
-    yield "Next count", answer["next_larger"]
-    yield "Slowed by", answer["limit"]
-    for line in answer["options"]:
-        yield "Option", line
-    for row in answer["candidates"]:
-        if "best for" in row["verdict"]:
-            amounts = ", ".join(filter(None, (row["time"], row["cost"], row["energy"])))
-            yield "Candidate", f"{row['label']}: {amounts} [{row['verdict']}]"
-    for line in answer["others"]:
-        yield "Also", line
-    yield "Spent", answer["spent"]
-    yield "To do", answer["to_do"]
 
 
 def wrapped(text: str, first: str = "", hang: int = 2) -> list[str]:
@@ -155,14 +135,11 @@ def wrapped(text: str, first: str = "", hang: int = 2) -> list[str]:
         first: Columns before the text.
         hang: Further columns before the lines after the first.
     """
-    if not text:
-        return []
-    lines = textwrap.wrap(
-        text.replace(" %", "\N{NO-BREAK SPACE}%"),
+    return textwrap.wrap(
+        text,
         WIDTH,
         initial_indent=first,
         subsequent_indent=" " * (len(first) + hang),
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]

@@ -171,11 +171,12 @@ def _read_epochs(folder: Path, summary: RunRecord) -> pd.DataFrame:
         RecordError: The file is missing, damaged, cut, or of another run.
     """
     path, measured = folder / EPOCHS, summary.measurements
-    rows = _read_rows(path, EPOCH_COLUMNS)
-    expected = measured.epochs_completed if measured else 0
+    if measured is None:
+        return pd.DataFrame(columns=EPOCH_COLUMNS)
+    rows, expected = _read_rows(path, EPOCH_COLUMNS), measured.epochs_completed
     if rows["epoch"].tolist() != list(range(1, expected + 1)):
         raise damaged(path, f"has {len(rows)} rows, not those of epochs 1 to {expected} of {RECORD}")
-    if measured is None or rows.empty:
+    if rows.empty:
         return rows
     for column, most in (("train_seconds", 1e9), ("evaluation_seconds", 1e9), ("test_accuracy", 1.0)):
         if not rows[column].dropna().between(0.0, most).all():
@@ -201,9 +202,10 @@ def _read_ranks(folder: Path, summary: RunRecord) -> pd.DataFrame:
     Raises:
         RecordError: The file is missing, damaged, cut, or of another run.
     """
-    path, measured = folder / RANKS, summary.measurements
+    if summary.measurements is None:
+        return pd.DataFrame()
+    path, expected = folder / RANKS, summary.definition.shape.world_size
     rows = _read_rows(path, ("rank",))
-    expected = summary.definition.shape.world_size if measured else 0
     # without any, the parts of a step are unknown, which is not wrong
     if len(rows) and rows["rank"].tolist() != list(range(expected)):
         raise damaged(path, f"has {len(rows)} rows, not one for each of {expected} ranks")

@@ -1,9 +1,9 @@
-"""Let one process at a time train a run, and without a scheduler one training at a time use a machine.
+"""Let one training at a time use a machine, and one job of Slurm train a run.
 
-A Snakemake that was killed leaves its jobs at work, and the next one does not know of them. On one machine
-the kernel holds both locks, abstract Unix sockets, and frees them when the process ends, even if it is
-killed. All users see them, unless a container has its own network namespace. A job of Slurm looks for an
-earlier job of its run in the queue.
+A Snakemake that was killed leaves its jobs at work, and the next one does not know of them. Without a
+scheduler the kernel holds a lock of the machine, an abstract Unix socket, and frees it when the process ends,
+even if it is killed. All users see it, unless a container has its own network namespace. A job of Slurm looks
+for an earlier job of its run in the queue.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
-from pathlib import Path
 
 from scalewise.config.errors import UserError
 from scalewise.execution.slurm import earlier_job
@@ -35,92 +34,78 @@ class LockError(UserError):
     """Another process trains the run or uses the machine."""
 
 
-def lock_run(folder: Path, wait_seconds: float, notify: Notify) -> AbstractContextManager[None]:
-    """Hold a run's folder on this machine while training it.
+@contextmanager
+def wait_for_turn(limit_seconds: float, notify: Notify, *, in_slurm: bool) -> Iterator[str]:
+    """Hold this machine, unless Slurm assigns its devices; yields the job that trained the run meanwhile.
 
     Args:
-        folder: Holds the run's records.
+        limit_seconds: The longest time that an earlier job of Slurm trains the run.
+        notify: Called with a sentence on the process or the job that this one waits for.
+        in_slurm: Whether this is a job of Slurm.
+    """
+    if in_slurm:
+        yield wait_for_earlier_job(limit_seconds, notify)
+    else:
+        with machine_lock(MACHINE_WAIT_SECONDS, notify):
+            yield ""
+
+
+@contextmanager
+def machine_lock(wait_seconds: float, notify: Notify) -> Iterator[None]:
+    """Hold the machine for one training.
+
+    Args:
         wait_seconds: The longest time to wait for another holder to end.
         notify: Called once, with a sentence on the holder that this process waits for.
 
     Raises:
         LockError: The wait was not long enough.
     """
-    return _hold(_address_of_run(folder), "{} is training this run", wait_seconds, notify)
-
-
-def machine_lock(wait_seconds: float, notify: Notify) -> AbstractContextManager[None]:
-    """Hold the machine for one training; arguments and errors are those of ``lock_run``."""
-    address = _address(f"machine {os.environ.get(MACHINE_LOCK, '')}")
-    text = "waiting: another Scalewise run is using this machine ({})"
-    return _hold(address, text, wait_seconds, notify)
-
-
-def is_training(folder: Path) -> bool:
-    """Return whether a process of this machine trains the run of a folder."""
-    return bool(_holder(_address_of_run(folder)))
-
-
-def _address_of_run(folder: Path) -> str:
-    return _address(f"run {folder.resolve()}")
-
-
-def _address(name: str) -> str:
-    # hashed: the kernel takes 107 bytes
-    return f"\0scalewise-{sha256(os.fsencode(name)).hexdigest()[:32]}"
-
-
-@contextmanager
-def _hold(address: str, text: str, wait_seconds: float, notify: Notify) -> Iterator[None]:
-    """Hold a lock; the text, with the name of the process that has it, is shown if that takes time."""
     deadline, notified = time.monotonic() + wait_seconds, False
-    while (lock := _bind(address)) is None:
-        waiting = text.format(_holder(address) or "another process")
-        if time.monotonic() > deadline:
-            raise LockError(
-                f"{waiting}, for more than {wait_seconds:.0f} s. Wait for it, or end it, and give the same "
-                "command again."
-            )
-        if not notified:
-            notified = True
-            notify(waiting)
-        time.sleep(POLL_SECONDS)
-    with lock:
+    # hashed: the kernel takes 107 bytes
+    name = sha256(os.fsencode(os.environ.get(MACHINE_LOCK, ""))).hexdigest()
+    address = f"\0scalewise-{name[:32]}"
+    with socket.socket(socket.AF_UNIX) as lock:
+        while not _bind(lock, address):
+            waiting = f"waiting: another Scalewise run is using this machine ({_holder(address)})"
+            if time.monotonic() > deadline:
+                raise LockError(
+                    f"{waiting}, for more than {wait_seconds:.0f} s. Wait for it, or end it, and give the "
+                    "same command again."
+                )
+            if not notified:
+                notified = True
+                notify(waiting)
+            time.sleep(POLL_SECONDS)
+        lock.listen(128)
         yield
 
 
-def _bind(address: str) -> socket.socket | None:
-    """Return a socket that has an address; None if another process has it."""
-    lock = socket.socket(socket.AF_UNIX)
+def _bind(lock: socket.socket, address: str) -> bool:
+    """Give a socket an address; return False if another process has it."""
     try:
         lock.bind(address)
     except OSError as error:
-        lock.close()
         if error.errno != errno.EADDRINUSE:
             raise
-        return None
-    lock.listen(128)
-    return lock
+        return False
+    return True
 
 
 def _holder(address: str) -> str:
-    """Return the name of the process that has an address, from the kernel; empty if none has."""
-    with socket.socket(socket.AF_UNIX) as waiting:
+    """Return the name of the process that has an address, from the kernel."""
+    with suppress(OSError), socket.socket(socket.AF_UNIX) as waiting:  # it ends now, or too many wait
         waiting.setblocking(False)
-        try:
-            waiting.connect(address)
-            credentials = waiting.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        except ConnectionRefusedError:
-            return ""
-        except OSError:  # too many processes wait
-            return "another process"
-    return f"process {struct.unpack('3i', credentials)[0]}"
+        waiting.connect(address)
+        credentials = waiting.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        return f"process {struct.unpack('3i', credentials)[0]}"
+    return "another process"
 
 
 def wait_for_earlier_job(wait_seconds: float, notify: Notify) -> str:
     """Wait until no earlier job of Slurm trains the run of this job; return the job that has ended, if any.
 
-    Arguments and errors are those of ``lock_run``.
+    Arguments and errors are those of ``machine_lock``.
     """
     deadline, waited_for = time.monotonic() + wait_seconds, ""
     while job := earlier_job(os.environ):

@@ -116,6 +116,7 @@ def run_hello_ranks(preflight: Preflight, output: Path) -> int:
     rank_files = RankFiles(output / ATTEMPT)
     rank_files.begin(
         RankSetup(
+            launcher=run.launcher,
             definition=run,
             dataset=None,
             folder=output,

@@ -2,37 +2,37 @@
 
 Files work for every launcher and across nodes, and a rank that is killed cannot state that it has finished.
 
-=================  =======================================  =======================================
-file               written by                               read by
-=================  =======================================  =======================================
-rank_setup.json    job, before the ranks start              ranks; the next job, if there is no result
-endpoint           rank 0, or torchrun's first agent        the other ranks or agents
-rank{n}.json       rank n                                   job
-failed             the ranks that fail                      job
-progress.json      rank 0                                   job, status
-stop               job, or a node's torchrun agent          ranks
-=================  =======================================  =======================================
-
-The probe of programs adds files, which its modules name.
+===============  ==================================  ==================================
+file             written by                          read by
+===============  ==================================  ==================================
+rank_setup.json  job, before the ranks start         ranks, status, the run's next job
+endpoint         rank 0, or torchrun's first agent   the other ranks or agents
+rank{n}.json     rank n                              job
+failed           the ranks that fail                 job
+stop             job, or a node's torchrun agent     ranks
+probe/           the probe, whose modules name them  ranks; job and status: steps, waits
+===============  ==================================  ==================================
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import os
+import re
 import shutil
+import socket
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
+from scalewise.config.settings import Settings
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.plan.runs.training_program import program_of
-from scalewise.records import Provenance, write_json
+from scalewise.plan.runs.training_program import program_of, steps_per_epoch
+from scalewise.records import Origin, Provenance, write_json
 
 ATTEMPT = "attempt"
 """The folder of these files, below that of the run's records."""
@@ -40,73 +40,43 @@ ATTEMPT = "attempt"
 PROGRAM_FOLDER = "program"
 """The folder of a run for what its program writes."""
 
-PROBE = "probe"
-"""The folder of the probe's files, below that of the files of the ranks."""
+RANK_SETUP, ENDPOINT, FAILED, STOP = "rank_setup.json", "endpoint", "failed", "stop"
 
-RANK_SETUP, ENDPOINT, PROGRESS, FAILED, STOP = (
-    "rank_setup.json",
-    "endpoint",
-    "progress.json",
-    "failed",
-    "stop",
-)
-
-_CONSEQUENCES = (
-    "connection closed by peer",
-    "connection reset by peer",
-    "broken pipe",
-    "remote process exited",
-    "recvvalue failed",
-    "timed out",
-    "timeout",
+_CONSEQUENCE = re.compile(
+    "connection (closed|reset) by peer|broken pipe|remote process exited|recvvalue failed|timed out|timeout",
+    re.IGNORECASE,
 )
 """Phrases of gloo, nccl and the store in errors of ranks that have lost another rank: never the cause."""
 
 
 def is_consequence(error: str) -> bool:
     """Whether an error of a rank is only the consequence of another one's end."""
-    return any(phrase in error.lower() for phrase in _CONSEQUENCES)
+    return _CONSEQUENCE.search(error) is not None
 
 
-class RankSetup(BaseModel, frozen=True, defer_build=True):
+class RankSetup(Origin):
     """The run as its ranks read it: what they train, how they meet, and what their records say of the job.
 
     Args:
         dataset: The prepared file; None if a user's program trains.
         folder: Receives the run's records.
-        inputs: Hashes of the input files that define the run, by name.
-        started_at: UTC, ISO 8601; before the ranks were started.
         timeout_seconds: A rank waits this long for another.
         limit_seconds: The job ends the ranks after this time.
         supervisor_host: The host of the job that started the ranks.
         supervisor_pid: The job's process there; None under Slurm, which ends the ranks.
         network_interface: The interface for traffic between nodes; None for that of the node's address.
-        token: Names the job among those that use the folder.
         from_step: Optimizer steps in the checkpoint that the program resumes from; 0 without one.
-        failed_seconds: Time of earlier tries at the run, which left no result.
-        slurm_job_id: None outside Slurm.
-        restart_count: Number of times that Slurm has requeued the job.
-        other_jobs: Other jobs of all users on the run's nodes when it began; None if unknown.
-        study_jobs: Those of them that are of this study; None if unknown.
     """
 
     definition: RunDefinition
     dataset: Path | None
     folder: Path
-    inputs: dict[str, str]
-    started_at: str
     timeout_seconds: int
     limit_seconds: float
     supervisor_host: str
     supervisor_pid: int | None = None
     network_interface: str | None = None
-    token: str = ""
     from_step: int = 0
-    failed_seconds: float = 0.0
-    slurm_job_id: str | None = None
-    restart_count: int = 0
-    other_jobs: int | None = None
-    study_jobs: int | None = None
 
     @property
     def world_size(self) -> int:
@@ -123,35 +93,9 @@ class RankSetup(BaseModel, frozen=True, defer_build=True):
         """The folder for what the program writes."""
         return self.folder / PROGRAM_FOLDER
 
-    def provenance(self, ended_at: str, **of_ranks: Any) -> Provenance:
+    def provenance(self, **of_ranks: Any) -> Provenance:
         """Return the origin of the run's numbers, with what its ranks have found on their hosts."""
-        lists: dict[str, Any] = {name: [] for name in ("hosts", "devices", "environments", "gpu_limits")}
-        return Provenance(
-            launcher=self.definition.launcher,
-            started_at=self.started_at,
-            ended_at=ended_at,
-            slurm_job_id=self.slurm_job_id,
-            restart_count=self.restart_count,
-            other_jobs=self.other_jobs,
-            study_jobs=self.study_jobs,
-            failed_seconds=self.failed_seconds,
-            inputs=self.inputs,
-            **{"commit": None} | lists | of_ranks,
-        )
-
-
-class Progress(BaseModel, frozen=True, defer_build=True):
-    """``progress.json``: the progress of a training, as rank 0 reported it last.
-
-    Args:
-        step: Optimizer steps done since the training began.
-        text: The same for readers: ``epoch 3/10``.
-        reported_at: Seconds since the epoch by the clock of rank 0's host.
-    """
-
-    step: int
-    text: str
-    reported_at: float
+        return Provenance(**self.model_dump(include=set(Origin.model_fields)), **of_ranks)
 
 
 State = Literal["running", "terminated", "finished", "failed", "stopped"]
@@ -191,10 +135,6 @@ class Rank(BaseModel, frozen=True, defer_build=True):
         return f"rank {self.rank} on {self.host}: {self.error.partition(chr(10))[0]}"
 
 
-GROUP = "init_process_group"
-"""The function in which ranks wait for all others first, as measure/rank_waits.py names it."""
-
-
 def probe_files(folder: Path, kind: str) -> list[Path]:
     """List the probe's files of a kind: a network file system may remember that one was missing."""
     with suppress(OSError):
@@ -212,42 +152,23 @@ def steps_by_rank(folder: Path, kind: str = "steps") -> dict[int, int]:
     return steps
 
 
-def read_waits(folder: Path) -> dict[int, dict[str, Any]]:
-    """Return where each rank waits that has reached ``init_process_group``, as the probe has written it last.
-
-    Returns:
-        By rank: its host, the function in which it waits (``where``, empty outside of one), and the address
-        at which it looks for rank 0.
-    """
-    waits = {}
-    for path in probe_files(folder, "wait"):
-        with suppress(OSError, ValueError):
-            wait = json.loads(path.read_text(encoding="utf-8"))
-            waits[wait["rank"]] = wait
-    return waits
-
-
-@dataclass(frozen=True)
 class RankFiles:
-    """The folder of the messages.
+    """The folder of the messages, which the next job of the run uses again."""
 
-    Args:
-        folder: Used again by the next job of the run.
-        token: Names the job that uses it; empty if no other job of this run can exist. After a long
-            suspension, ranks of an earlier job may find another token: they write nothing.
-    """
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
 
-    folder: Path
-    token: str = ""
+    @cached_property
+    def setup(self) -> RankSetup:
+        """The job's setup, as this process has read it first."""
+        return self._read_setup()
 
-    @classmethod
-    def join(cls, folder: Path) -> RankFiles:
-        """Return the files in a folder, for a process that the job has started."""
-        return cls(folder, _token(folder))
+    def _read_setup(self) -> RankSetup:
+        return RankSetup.model_validate_json((self.folder / RANK_SETUP).read_bytes())
 
     # ---- from the job to the ranks
 
-    def begin(self, rank_setup: RankSetup) -> None:
+    def begin(self, setup: RankSetup) -> None:
         """Delete the files of an earlier job and write how the ranks meet, and their work."""
         self.folder.mkdir(parents=True, exist_ok=True)
         # the earlier setup is replaced last: it says that what the program has saved belongs to this run
@@ -256,60 +177,48 @@ class RankFiles:
                 shutil.rmtree(path)
             elif path.name != RANK_SETUP:
                 path.unlink()
-        write_json(self.folder / RANK_SETUP, rank_setup.model_copy(update={"token": self.token}))
-
-    def rank_setup(self) -> RankSetup:
-        """Read how the ranks meet, and their work."""
-        return RankSetup.model_validate_json((self.folder / RANK_SETUP).read_text(encoding="utf-8"))
-
-    def unfinished(self) -> RankSetup | None:
-        """Return the work of the last job; None if there is none or it cannot be read."""
-        with suppress(OSError, ValidationError):
-            return self.rank_setup()
-        return None
+        write_json(self.folder / RANK_SETUP, setup)
+        self.setup = setup
 
     def request_stop(self, because: str) -> None:
         """Request the ranks to let their program save, and to end."""
         self._write(STOP, because)
 
-    def stop_request(self) -> str | None:
-        """Return the reason of a request to stop, if there is one."""
-        return (self.folder / STOP).read_text(encoding="utf-8") if self._lists(STOP) else None
+    def stop_request(self) -> str:
+        """Return the reason of a request to stop; empty without one."""
+        return self._read(STOP)
 
-    def end(self) -> None:
-        """Delete the folder, unless another job uses it."""
-        if self.is_current:
-            shutil.rmtree(self.folder, ignore_errors=True)
-
-    # ---- the token of the job
+    @property
+    def is_training(self) -> bool:
+        """Whether the job trains on this machine, which its own process supervises."""
+        with suppress(OSError, ValueError):
+            command = Path(f"/proc/{self.setup.supervisor_pid}/cmdline").read_bytes()  # empty once it is dead
+            return bool(command) and self.setup.supervisor_host == socket.gethostname()
+        return False
 
     @property
     def is_current(self) -> bool:
-        """Whether no other job has the folder; true also if the folder is gone."""
+        """Whether no other job has taken the folder, such as after a long suspension of this one."""
         try:
-            return not self.token or _token(self.folder) == self.token
+            return self._read_setup() == self.setup
         except OSError:
             return True
 
-    def check_current(self) -> None:
-        """Check that these ranks may still write the run's files.
-
-        Raises:
-            OSError: Another job trains the run by now.
-        """
-        if not self.is_current:
-            raise OSError(errno.ESTALE, "another job has it by now", str(self.folder))
-
     def _write(self, name: str, text: str) -> None:
-        # not flushed to disk: progress is written while the clock runs
-        self.check_current()
         draft = self.folder / f".{name}"
         draft.write_text(text, encoding="utf-8")
         draft.replace(self.folder / name)
 
     def _lists(self, name: str) -> bool:
         # listed, not looked up: a network file system may remember for a minute that a file was missing
-        return any(path.name == name for path in self.folder.iterdir())
+        with suppress(OSError):
+            return any(path.name == name for path in self.folder.iterdir())
+        return False
+
+    def _read(self, name: str) -> str:
+        with suppress(OSError):
+            return (self.folder / name).read_text(encoding="utf-8") if self._lists(name) else ""
+        return ""
 
     # ---- the rendezvous
 
@@ -324,10 +233,7 @@ class RankFiles:
 
     def endpoint(self) -> str:
         """Return the address to which the others connect, ``host:port``; empty before it is published."""
-        with suppress(OSError):
-            if self._lists(ENDPOINT):
-                return (self.folder / ENDPOINT).read_text(encoding="utf-8")
-        return ""
+        return self._read(ENDPOINT)
 
     def wait_for_endpoint(self, timeout_seconds: float) -> tuple[str, int]:
         """Wait for the address to connect to; return host and port.
@@ -353,28 +259,53 @@ class RankFiles:
         if state == "failed":
             (self.folder / FAILED).touch()
 
+    def has_failed(self) -> bool:
+        """Whether a rank has failed."""
+        return self._lists(FAILED)
+
     def read_rank(self, rank: int) -> Rank | None:
         """Read the state of a rank; None before it has started, and if its file cannot be read."""
         with suppress(OSError, ValidationError):
             return Rank.model_validate_json((self.folder / f"rank{rank}.json").read_bytes())
         return None
 
-    def ranks(self, world_size: int) -> list[Rank]:
+    def ranks(self) -> list[Rank]:
         """Read the states of the ranks that have started."""
-        return [rank for number in range(world_size) if (rank := self.read_rank(number)) is not None]
+        states = map(self.read_rank, range(self.setup.world_size))
+        return [rank for rank in states if rank is not None]
 
-    def progress(self, step: int, text: str) -> None:
-        """Write the progress of the training, for the job and the status."""
-        progress = Progress(step=step, text=text, reported_at=time.time())
-        self._write(PROGRESS, progress.model_dump_json())
+    @property
+    def probe(self) -> Path:
+        """The folder of the probe's files."""
+        return self.folder / "probe"
 
-    def read_progress(self) -> Progress | None:
-        """Read the progress that rank 0 reported last; None before the first."""
-        with suppress(OSError, ValidationError):
-            return Progress.model_validate_json((self.folder / PROGRESS).read_bytes())
-        return None
+    def steps(self) -> int:
+        """Return the optimizer steps of this start, of the rank that has made most."""
+        return max(steps_by_rank(self.probe).values(), default=0)
 
+    def progress(self) -> str:
+        """Return how far the training is, ``epoch 3/10``; empty before the first step of this start."""
+        if not (steps := self.steps()):
+            return ""
+        run, done = self.setup.definition, self.setup.from_step + steps
+        program = program_of(run)
+        if program.steps is not None:
+            last = program.warmup_steps + program.steps  # later steps are not measured
+            return f"step {min(done, last)}/{last}"
+        if isinstance(run.settings, Settings) and (per_epoch := steps_per_epoch(run)):
+            return f"epoch {done // per_epoch}/{run.settings.epochs}"
+        return f"step {done}"
 
-def _token(folder: Path) -> str:
-    token: str = json.loads((folder / RANK_SETUP).read_bytes())["token"]
-    return token
+    def waits(self) -> dict[int, dict[str, Any]]:
+        """Return where each rank waits that has reached the process group, as the probe has written it last.
+
+        Returns:
+            By rank: the function of torch.distributed in which it waits (``where``, empty outside of one),
+            and, in the one that makes the process group, the ``address`` at which it looks for rank 0.
+        """
+        waits = {}
+        for path in probe_files(self.probe, "wait"):
+            with suppress(OSError, ValueError):
+                wait = json.loads(path.read_text(encoding="utf-8"))
+                waits[wait["rank"]] = wait
+        return waits

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from scalewise.plan.plan_file import Plan, runs_in_slurm
 from scalewise.site.commands import ask
 
 POLL_SECONDS = 20.0
@@ -41,12 +44,23 @@ class QueuedJob:
         return self.comment.partition("_wildcards_")[2]
 
 
-def queued_jobs(*options: str, tries: int = 3) -> list[QueuedJob]:
+def queued_jobs(*options: str) -> list[QueuedJob]:
     """Return this user's jobs in the queue, or those that options of squeue choose; none if it fails."""
     # a folder may hold any character, so it is last
-    answer = ask("squeue", "--noheader", "--me", *options, "--format=%A|%T|%S|%r|%k|%Z", tries=tries)
+    answer = ask("squeue", "--noheader", "--me", *options, "--format=%A|%T|%S|%r|%k|%Z", tries=3)
     lines = answer.text.splitlines() if answer.ok else []
     return [QueuedJob(*line.split("|", 5)) for line in lines if line.count("|") >= 5]
+
+
+def queued_runs(plan: Plan) -> dict[tuple[str, str], QueuedJob]:
+    """Return the jobs in the queue that make runs of the study in this folder, by experiment and run."""
+    known = {
+        f"{experiment}_{run}": (experiment, run) for experiment, runs in plan["runs"].items() for run in runs
+    }
+    # of two jobs of a run, the one that runs is last
+    jobs = sorted(queued_jobs() if runs_in_slurm(plan) else [], key=lambda job: job.state != "PENDING")
+    here = str(Path.cwd())
+    return {known[job.wildcards]: job for job in jobs if job.wildcards in known and job.folder == here}
 
 
 def earlier_job(environ: Mapping[str, str]) -> str:
@@ -55,14 +69,11 @@ def earlier_job(environ: Mapping[str, str]) -> str:
     this = jobs.get(environ.get("SLURM_JOB_ID", ""))
     if this is None or not this.wildcards:
         return ""
+    twins = [job for job in jobs.values() if (job.comment, job.folder) == (this.comment, this.folder)]
+    began = [this, *(job for job in twins if job.state != "PENDING")]
     # two that began in the same second: the lower number is first
-    began = {
-        (job.started, int(job.number)): job.number
-        for job in jobs.values()
-        if (job.comment, job.folder) == (this.comment, this.folder) and job.state != "PENDING"
-    }
-    first = min(began, default=None)
-    return began[first] if first and first < (this.started, int(this.number)) else ""
+    first = min(began, key=lambda job: (job.started, int(job.number)))
+    return "" if first == this else first.number
 
 
 def _of_job(job: str, field: str) -> str | None:
@@ -71,25 +82,22 @@ def _of_job(job: str, field: str) -> str | None:
     return answer.text if answer.ok else None
 
 
-def restart_count(environ: Mapping[str, str]) -> str:
-    """Return how often Slurm has requeued this job; the executor hides the variable from a job step."""
-    job, count = environ.get("SLURM_JOB_ID"), environ.get("SLURM_RESTART_COUNT")
-    return count or (job and _of_job(job, "--Format=RestartCnt")) or "0"
+def this_job() -> dict[str, Any]:
+    """Return what Slurm reports of this job, as fields of ``Origin``: restarts, and other jobs on its nodes.
 
-
-def other_jobs(environ: Mapping[str, str]) -> tuple[int, int] | tuple[None, None]:
-    """Return the number of other jobs on the nodes of this one, and how many of them are of this study.
-
-    Those of the study are of the same user in the same folder. None if unknown.
+    Other jobs of the study are of the same user in the same folder. The executor hides the number of restarts
+    from a job step; the ranks inherit it.
     """
-    job = environ.get("SLURM_JOB_ID", "")
+    job = os.environ["SLURM_JOB_ID"]
+    restarts = os.environ["SLURM_RESTART_COUNT"] = _of_job(job, "--Format=RestartCnt") or "0"
+    facts: dict[str, Any] = {"slurm_job_id": job, "restart_count": int(restarts)}
     nodes, _, owner = (_of_job(job, "--format=%N|%U|%Z") or "").partition("|")
     answer = ask("squeue", "--noheader", "--states=running", f"--nodelist={nodes}", "--format=%A|%U|%Z")
-    if not nodes or not answer.ok:
-        return None, None
-    owners = dict(line.split("|", 1) for line in answer.text.splitlines() if "|" in line)
-    owners.pop(job, None)
-    return len(owners), sum(other == owner for other in owners.values())
+    if nodes and answer.ok:
+        owners = dict(line.split("|", 1) for line in answer.text.splitlines() if "|" in line)
+        owners.pop(job, None)
+        facts |= {"other_jobs": len(owners), "study_jobs": [*owners.values()].count(owner)}
+    return facts
 
 
 def requeue(job: str) -> str:
@@ -131,19 +139,17 @@ def look_for_preempted(folder: Path, looks: Mapping[str, int], say: Callable[[st
     Returns:
         The looks with this one.
     """
-    found = [
-        job.number
-        for job in queued_jobs("--states=PREEMPTED,NODE_FAIL")
-        if job.folder == str(folder) and job.comment.startswith("rule_")
-    ]
-    counted = {job: looks.get(job, 0) + 1 for job in found}
-    for job in [job for job in found if counted[job] > 1]:
-        answer = ask("scontrol", "requeue", job, seconds=NODES_SECONDS)
-        lost = f"Slurm job {job} was preempted or lost its node"
-        if answer.ok:
+    counted = {}
+    for job in queued_jobs("--states=PREEMPTED,NODE_FAIL"):
+        if job.folder != str(folder) or not job.comment.startswith("rule_"):
+            continue
+        count = counted[job.number] = looks.get(job.number, 0) + 1
+        answer = ask("scontrol", "requeue", job.number, seconds=NODES_SECONDS) if count > 1 else None
+        lost = f"Slurm job {job.number} was preempted or lost its node"
+        if answer is not None and answer.ok:
             say(f"{lost} and had ended; it is back in the queue.")
-            del counted[job]
-        elif counted[job] == REQUEUE_ATTEMPTS + 1:
+            del counted[job.number]
+        elif answer is not None and count == REQUEUE_ATTEMPTS + 1:
             say(
                 f"{lost}, and Slurm does not take it back ({answer.error}). The other runs continue, but "
                 "Snakemake waits for this one. When they have ended, press Ctrl-C and give the same command: "

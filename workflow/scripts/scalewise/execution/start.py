@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -17,7 +16,6 @@ from typing import IO, Any
 from scalewise.config.program import command_for_folder
 from scalewise.config.site import Site
 from scalewise.plan.launch import Launch, interpreter, site_command
-from scalewise.records import utc_now, write_text
 
 SCRIPTS = Path(__file__).parents[2]
 
@@ -92,13 +90,12 @@ class RankProcesses:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def prepare_program(preparation: Mapping[str, Any], site: Site, output: Path) -> int:
+def prepare_program(preparation: Mapping[str, Any], site: Site) -> int:
     """Run the command of a preparation, once, on a machine with internet access; returns its exit code.
 
     Args:
         preparation: The values of ``preparation`` in plan/runs.
         site: The commands and the container by which programs start on the site.
-        output: File to write once it is done.
     """
     runs_in: str | None = preparation.get("working_directory")
     python = command_for_folder(preparation["python"] or interpreter(site), runs_in)
@@ -111,19 +108,14 @@ def prepare_program(preparation: Mapping[str, Any], site: Site, output: Path) ->
         # by the shell, not by subprocess: paths in prelude and container are relative to this folder
         argv = ["sh", "-c", 'cd -- "$0" && exec "$@"', runs_in, *argv]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SCALEWISE_")}
+    environment |= preparation["environment"]
     try:
         code = subprocess.run(
-            site_command(site, visible, argv),
-            env=environment | preparation["environment"],
-            stdin=subprocess.DEVNULL,
-            check=False,
+            site_command(site, visible, argv), env=environment, stdin=subprocess.DEVNULL, check=False
         ).returncode
         problem = f"{command} ended with code {code}; its output is above"
     except OSError as error:
         code, problem = 1, f"{argv[0]} cannot be started ({error.strerror})"
     if code:
         print(f"scalewise: prepare: {problem}", file=sys.stderr)
-        return 1
-    output.parent.mkdir(parents=True, exist_ok=True)
-    write_text(output, json.dumps({"words": [command, *arguments], "done_at": utc_now()}) + "\n")
-    return 0
+    return int(code != 0)

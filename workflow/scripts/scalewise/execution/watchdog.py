@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import signal
 import time
@@ -12,14 +13,14 @@ from types import FrameType
 from typing import Literal
 
 from scalewise.execution.lock import LockError
-from scalewise.execution.rank_files import FAILED, GROUP, PROBE, PROGRESS, RankFiles, RankSetup, read_waits
+from scalewise.execution.rank_files import RankFiles
 from scalewise.execution.run_folder import OUTPUT, last_line
 from scalewise.execution.start import RankProcesses
 from scalewise.plan.launch import Launch
 from scalewise.records import RECORD, utc_now
 
 POLL_SECONDS, LOOK_SECONDS = 0.2, 1.0
-"""Time between two looks at the processes, and at their files."""
+"""Time between two looks at the processes, and whether one has left an error."""
 
 NO_STEP_SECONDS = 30 * 60.0
 """Longest time without a step, if timeout_seconds is shorter: a start or an evaluation may take long."""
@@ -27,8 +28,8 @@ NO_STEP_SECONDS = 30 * 60.0
 GROUP_SECONDS = 5 * 60.0
 """Longest wait in the process group for a rank that does not come, if timeout_seconds is shorter."""
 
-WAITS_SECONDS = 10.0
-"""Time between two looks at where each rank waits: many ranks may share a disk."""
+PROBE_SECONDS = 10.0
+"""Time between two looks at the steps of each rank and where it waits: many ranks may share a disk."""
 
 STOP_SECONDS = 60.0
 """Time for the program to save what it has done and to end."""
@@ -87,20 +88,17 @@ class Watchdog:
     def __init__(
         self,
         files: RankFiles,
-        setup: RankSetup,
         received: Sequence[int],
         notify: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._files, self._setup, self._received = files, setup, received
-        self._notify, self._clock = notify, clock
-        self._longest_silence = max(setup.timeout_seconds, NO_STEP_SECONDS)
-        self._longest_wait = max(setup.timeout_seconds, GROUP_SECONDS)
+        self._files, self._received, self._notify, self._clock = files, received, notify, clock
+        timeout = files.setup.timeout_seconds
+        self._longest_silence, self._longest_wait = max(timeout, NO_STEP_SECONDS), max(timeout, GROUP_SECONDS)
         self._began = self._step_at = clock()
-        self._look_at = self._waits_at = self._stop_ends = 0.0
-        self._waiting_since: float | None = None
-        self._step: int | None = None
-        self._failed_at: float | None = None
+        self._look_at = self._probe_at = self._stop_ends = 0.0
+        self._waiting_since = self._failed_at = math.inf
+        self._steps = 0
         self.requested: Cause | None = None
         """The reason to request the ranks to stop; None without a request."""
 
@@ -123,49 +121,39 @@ class Watchdog:
         now = self._clock()
         if now >= self._look_at:
             self._look_at = now + LOOK_SECONDS
-            with suppress(OSError):  # a user may delete the folder of a run at work
-                has_failed |= self._look(now)
+            has_failed |= self._files.has_failed()
             if not self._files.is_current:
                 return "taken"
-        if has_failed and self._failed_at is None:
-            self._failed_at = now
-        if self._failed_at is not None and now - self._failed_at >= COLLECT_ERRORS_SECONDS:
+        if now >= self._probe_at:
+            self._probe_at = now + PROBE_SECONDS
+            self._look_at_steps(now)
+        if has_failed:
+            self._failed_at = min(self._failed_at, now)
+        if now - self._failed_at >= COLLECT_ERRORS_SECONDS:
             return self.requested or "error"
         if self.requested is None:
             if self._received:
                 self._request_stop("signal", signal.Signals(self._received[0]).name, now)
-            elif now - self._began > self._setup.limit_seconds:
+            elif now - self._began > self._files.setup.limit_seconds:
                 self._request_stop("limit", "the time limit", now)
             elif now - self._step_at >= self._longest_silence:
                 return "no step"
-            elif self._waiting_since is not None and now - self._waiting_since >= self._longest_wait:
+            elif now - self._waiting_since >= self._longest_wait:
                 return "not in group"
         return self.requested if now >= self._stop_ends else None
 
-    def _look(self, now: float) -> bool:
-        """Note a new step, and ranks that wait for others before the first; return whether a rank has failed.
-
-        The folder is listed: on a network file system a single look-up may remember that a file was missing.
-        """
-        names = {path.name for path in self._files.folder.iterdir()}
-        if PROGRESS in names and (progress := self._files.read_progress()) and progress.step != self._step:
-            self._step, self._step_at = progress.step, now
-        if self._step is not None:
-            self._waiting_since = None
-        elif now >= self._waits_at:
-            self._waits_at = now + WAITS_SECONDS
-            waits = read_waits(self._files.folder / PROBE).values()
-            if not any(wait["where"] == GROUP for wait in waits):
-                self._waiting_since = None
-            elif self._waiting_since is None:
-                self._waiting_since = now
-        return FAILED in names
+    def _look_at_steps(self, now: float) -> None:
+        """Note a new step, and ranks that wait for others before the first."""
+        if (steps := self._files.steps()) > self._steps:
+            self._steps, self._step_at = steps, now
+        waits = {} if self._steps else self._files.waits()
+        is_waiting = any(wait["address"] is not None for wait in waits.values())
+        self._waiting_since = min(self._waiting_since, now) if is_waiting else math.inf
 
     def _request_stop(self, cause: Cause, source: str, now: float) -> None:
         """Ask a program that resumes to save and to end; others have nothing to wait for."""
-        self.requested = cause
-        has_steps = self._files.read_progress() is not None
-        if not self._setup.resumes or not has_steps or (self._setup.folder / RECORD).exists():
+        self.requested, setup = cause, self._files.setup
+        if not setup.resumes or not self._files.steps() or (setup.folder / RECORD).exists():
             self._notify(f"{source}: the ranks are ended")
             return
         self._stop_ends = now + STOP_SECONDS
@@ -174,19 +162,18 @@ class Watchdog:
             self._files.request_stop(source)
 
 
-def supervise(launch: Launch, files: RankFiles, setup: RankSetup, notify: Callable[[str], None]) -> Ended:
+def supervise(launch: Launch, files: RankFiles, notify: Callable[[str], None]) -> Ended:
     """Start the ranks and wait for their end, the limit or a signal; no process of them remains.
 
     Raises:
         LockError: Another job uses the run's folder by now; this one leaves it as it is.
     """
-    output, last = setup.folder / OUTPUT, ""
+    output, cause, last, silent_seconds = files.setup.folder / OUTPUT, None, "", 0.0
     with output.open("a", encoding="utf-8") as log, _signals() as received:
         log.write(f"{utc_now()} {shlex.join(launch.shown)}\n")
         log.flush()
-        watchdog = Watchdog(files, setup, received, notify)
+        watchdog = Watchdog(files, received, notify)
         ranks = RankProcesses(launch, log)
-        cause: Cause | None = None
         try:
             while (code := ranks.wait(POLL_SECONDS)) is None:
                 if cause := watchdog.cause(has_failed=bool(ranks.failure)):
@@ -198,18 +185,18 @@ def supervise(launch: Launch, files: RankFiles, setup: RankSetup, notify: Callab
             ranks.kill()
     if not files.is_current:
         raise LockError("another job has taken over this run, and the ranks of this one are ended")
-    # torchrun may kill a rank that still saves once the peers have stopped
-    states = files.ranks(setup.world_size)
     names = [signal.Signals(number).name for number in received]
-    # a signal to end says more than Slurm's warning before it
-    sources = [name for name in names if name != signal.SIGUSR1.name]
-    sources += [rank.stop_source for rank in states if rank.stop_source] or names
+    sources = [
+        *(name for name in names if name != signal.SIGUSR1.name),  # these say more than Slurm's warning
+        *(rank.stop_source for rank in files.ranks()),
+        *names,
+    ]
     return Ended(
         code,
         cause or watchdog.requested,
         seconds=watchdog.seconds,
-        silent_seconds=silent_seconds if cause else 0.0,
-        stop_source=next(iter(sources), ""),
+        silent_seconds=silent_seconds,
+        stop_source=next(filter(None, sources), ""),
         last_line=last,
     )
 

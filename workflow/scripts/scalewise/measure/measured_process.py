@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
-import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -143,7 +142,7 @@ class MeasuredProcess:
         if self.steps.done or os.getpid() != self.pid:
             return
         rank, address = self._group_place
-        wait = {"rank": rank, "host": socket.gethostname(), "address": address, "where": name}
+        wait = {"rank": rank, "address": address if name == GROUP else None, "where": name}
         write_json(self._file("wait"), wait)
 
     # reports of the hooks, in the order of a step

@@ -40,7 +40,7 @@ def input_files(run: RunDefinition) -> dict[str, str | list[str]]:
     settings = run.settings
     if not isinstance(settings, ProgramSettings):
         return {"dataset": str(prepared_path(settings.dataset))}
-    prepared = f"resources/prepared/{digest(preparation(settings))}.json"
+    prepared = f"resources/prepared/{digest(preparation(settings))}.done"
     return {
         "dataset": [],
         "program": [str(path) for path in program_files(settings)],

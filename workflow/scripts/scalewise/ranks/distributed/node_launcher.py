@@ -30,7 +30,7 @@ def agent_options(rank_files: RankFiles) -> Iterator[str]:
     The first node's chooses a free port, and the others read it from the folder. So any number of runs start
     on one node at once, and nothing depends on host names or a batch system's commands.
     """
-    setup = rank_files.rank_setup()
+    setup = rank_files.setup
     shape, seconds, node = setup.definition.shape, setup.timeout_seconds, node_rank(os.environ)
     if shape.nodes == 1:
         yield from standalone_options(shape.devices_per_node)

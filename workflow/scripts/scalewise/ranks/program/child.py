@@ -45,6 +45,12 @@ NOTE_SECONDS = 2.0
 _ERROR = re.compile(r"^(?:\[rank\d+\]:\s*)?([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning)\b.*)$")
 
 
+def say(text: str) -> None:
+    """Print a line of train.log, unless the disk is full."""
+    with suppress(OSError):
+        print(text, flush=True)
+
+
 def exit_when_parent_dies(supervisor: int | None, supervisor_is_here: bool) -> None:
     """End this process, a rank, once its parent or its job has ended, even if that was killed.
 
@@ -260,8 +266,7 @@ class EndRequest:
 
     def read_note(self) -> None:
         """Read the supervisor's note, if there is one."""
-        with suppress(OSError):  # a user may delete the folder of a run
-            self.source = self.source or self._rank_files.stop_request() or ""
+        self.source = self.source or self._rank_files.stop_request()
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self._terminated = self._terminated or number == signal.SIGTERM

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from scalewise.config.program import ProgramSettings
-from scalewise.ranks.program.child import Child
-from scalewise.ranks.program.progress import say
+from scalewise.ranks.program.child import Child, say
 from scalewise.ranks.results.probe_record import ProbeRecord, backwards_without_step, steps_done
 
 NCCL_TIMEOUT = "Watchdog caught collective operation timeout"

@@ -24,7 +24,7 @@ from scalewise.ranks.distributed.cpus import take_cpus
 from scalewise.ranks.distributed.identity import Identity, check_place, identify, node_rank
 from scalewise.ranks.monitoring.machine_load import CpuMeter
 from scalewise.ranks.monitoring.monitor import Monitor
-from scalewise.ranks.program.child import GRACE_SECONDS, Child, EndRequest, exit_when_parent_dies
+from scalewise.ranks.program.child import GRACE_SECONDS, Child, EndRequest, exit_when_parent_dies, say
 from scalewise.ranks.program.environment import (
     build_command,
     build_environment,
@@ -36,7 +36,6 @@ from scalewise.ranks.program.environment import (
 from scalewise.ranks.program.failure import ProgramError, check_end, is_out_of_memory
 from scalewise.ranks.program.metric import MetricReader
 from scalewise.ranks.program.plan_check import CHECK_AFTER_STEPS, check_ends, check_inputs, check_plan
-from scalewise.ranks.program.progress import ProgramProgress, say
 from scalewise.ranks.results.probe_record import (
     RECORD,
     SEEN,
@@ -87,7 +86,7 @@ class ProgramRank:
     @property
     def probe_folder(self) -> Path:
         """Return the folder of the probe's files."""
-        return self.rank_files.folder / "probe"
+        return self.rank_files.probe
 
     @property
     def is_first(self) -> bool:
@@ -189,11 +188,9 @@ class ProgramRank:
         checked = monitored = False
         stopped_since: float | None = None
         recorded_since: float | None = None
-        progress = ProgramProgress(self.rank_files, self.probe_folder, self.rank_setup, self.settings)
         while (code := child.wait(POLL_SECONDS)) is None:
             now = time.monotonic()
             if self.is_first:
-                progress.update(now)
                 checked = self._check_steps(checked)
                 self._check_metric()
             if not monitored and len(records := self._read_own(SEEN)) >= len(self.ranks):
@@ -321,7 +318,6 @@ class ProgramRank:
                 f"{len(start.reports)} of {processes} processes left their report within "
                 f"{self.rank_setup.timeout_seconds} s of the first rank's end"
             )
-        self.rank_files.check_current()
         try:
             write_records(
                 self.rank_setup,
@@ -354,7 +350,7 @@ class ProgramRank:
 
 def run_program_rank(rank_files: RankFiles, began: float) -> int:
     """Run this rank's program; return the exit code, and write the reason if it left no measurement."""
-    rank_setup = rank_files.rank_setup()
+    rank_setup = rank_files.setup
     definition = rank_setup.definition
     settings = program_of(
         definition,

@@ -268,7 +268,7 @@ def _provenance(setup: RankSetup, start: StartRecords) -> Provenance:
             )
         )
     return setup.provenance(
-        max(report.ended_at for report in start.reports),
+        ended_at=max(report.ended_at for report in start.reports),
         commit=commit(),
         hosts=list(dict.fromkeys(record.host for record in start.ranks)),
         devices=[record.device for record in start.ranks],
