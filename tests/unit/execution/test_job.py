@@ -197,6 +197,17 @@ def test_ranks_whose_run_another_job_has_taken_are_ended_and_its_files_are_not_t
     assert RankFiles(one.folder / ATTEMPT).setup.supervisor_host == "other"
 
 
+def test_ranks_of_an_earlier_job_write_nothing_once_another_has_the_folder(tmp_path: Path) -> None:
+    RankFiles(tmp_path).begin(rank_setup())
+    earlier = RankFiles(tmp_path)
+    earlier.mark(0, "running", host="node-a")
+    RankFiles(tmp_path).begin(rank_setup(supervisor_host="other"))
+    for write in (partial(earlier.mark, 0, "failed"), partial(earlier.request_stop, "x")):
+        with pytest.raises(OSError, match="another job has it"):
+            write()
+    assert {path.name for path in tmp_path.iterdir()} == {"rank_setup.json"}
+
+
 # --- what is resumed -------------------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ probe/           the probe, whose modules name them  ranks; job and status: step
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -204,7 +205,17 @@ class RankFiles:
         except OSError:
             return True
 
+    def check_current(self) -> None:
+        """Check that this job and its ranks may still write the run's files.
+
+        Raises:
+            OSError: Another job trains the run by now.
+        """
+        if not self.is_current:
+            raise OSError(errno.ESTALE, "another job has it by now", str(self.folder))
+
     def _write(self, name: str, text: str) -> None:
+        self.check_current()
         draft = self.folder / f".{name}"
         draft.write_text(text, encoding="utf-8")
         draft.replace(self.folder / name)

@@ -318,6 +318,7 @@ class ProgramRank:
                 f"{len(start.reports)} of {processes} processes left their report within "
                 f"{self.rank_setup.timeout_seconds} s of the first rank's end"
             )
+        self.rank_files.check_current()
         try:
             write_records(
                 self.rank_setup,
