@@ -155,11 +155,13 @@ def test_facts_of_a_command(place: Place) -> None:
 
 def test_requests_hold_what_profiles_add_and_replace(place: Place) -> None:
     options = ("--default-resources", "slurm_account='mine'", "--set-threads", "train=3")
-    facts = place.facts("-n", "--set-resources", "train:mem_mb=7", "train:tasks=3", *options)
+    facts = place.facts(
+        "-n", "--set-resources", "train:mem_mb=7", "train:tasks=3", "train:qos=high", *options
+    )
     ((experiment, run, requested),) = facts["requests"]
     assert (experiment, run) == ("a", "one")
     assert (requested["nodes"], requested["mem_mb"], requested["slurm_account"]) == (2, 7, "mine")
-    assert facts["replaced"] == {"mem_mb": 7, "tasks": 3, "threads": 3}
+    assert facts["replaced"] == {"mem_mb": 7, "tasks": 3, "qos": "high", "threads": 3}
     assert "gres" not in place.facts("-n")["requests"][0][2]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,9 @@ def names_cluster(workflow: Any) -> bool:
 def replaced_resources(workflow: Any, rule: Any) -> dict[str, object]:
     """Return the resources, and ``threads``, that a profile or the command gives the jobs of a rule.
 
+    A text is an expression, of which this is the value at a job's first try; one that needs more of the job
+    is returned as it is.
+
     Args:
         workflow: Snakemake's.
         rule: Proxy of the rule, whose name differs if another workflow uses this one.
@@ -44,7 +48,11 @@ def replaced_resources(workflow: Any, rule: Any) -> dict[str, object]:
     given = {**settings.overwrite_resources.get(name, {})}
     if name in settings.overwrite_threads:
         given["threads"] = settings.overwrite_threads[name]
-    return {resource: getattr(value, "value", value) for resource, value in given.items()}
+    facts = {"input": None, "attempt": 1, "threads": 1, "rulename": name, "async_run": None}
+    for resource, value in given.items():
+        with suppress(Exception):  # AttributeError of a plain number, and whatever an expression raises
+            given[resource] = value.evaluate(None, **facts).value
+    return given
 
 
 def limit(workflow: Any, resource: str, most: int) -> None:
