@@ -56,7 +56,11 @@ def end_message(plan: Plan, results: Path, *, failed: bool = False) -> str:
     for name in plan["experiments"]:
         answer = results / name / ANSWER
         if answer.exists() and name not in {experiment for experiment, _ in failures}:
-            lines += [*([""] if lines else []), *card_lines(json.loads(answer.read_bytes()))]
+            try:
+                card = list(card_lines(json.loads(answer.read_bytes())))
+            except (OSError, ValueError, LookupError, TypeError):
+                card = [f"{answer} is damaged. Delete it, and give the same snakemake command again."]
+            lines += [*([""] if lines else []), *card]
         elif failed:
             lines.append(f"No answer for {name} yet.")
     if not failed:
@@ -135,11 +139,12 @@ def wrapped(text: str, first: str = "", hang: int = 2) -> list[str]:
         first: Columns before the text.
         hang: Further columns before the lines after the first.
     """
-    return textwrap.wrap(
-        text,
+    lines = textwrap.wrap(
+        text.replace(" %", "\N{NO-BREAK SPACE}%"),
         WIDTH,
         initial_indent=first,
         subsequent_indent=" " * (len(first) + hang),
         break_long_words=False,
         break_on_hyphens=False,
     )
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
