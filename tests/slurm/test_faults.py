@@ -184,7 +184,7 @@ def test_run_that_used_its_time_reaches_the_queue_again_only_with_more_time(stud
     experiments = {"wall": {"devices": [1], **ENDLESS, "runtime_minutes": 1}}
     study.configure(experiments)
     wanted = f"results/wall/runs/d1.r1/{RECORD}"
-    reason = "wall/d1.r1 timed-out: stopped after 1 minute, at epoch "
+    reason = "wall/d1.r1 timed-out: stopped after 60 s, at epoch "
     # the profile has Snakemake try twice again
     code, output = study.snakemake("--", wanted)
     assert code == 1, output

@@ -232,6 +232,12 @@ CLUSTERS = {
         max_nodes=3,
         slurm_extra=["--constraint=SKU:V100&IB"],
     ),
+    "parts of GPUs": planted(
+        node("m1", "gpu:nvidia_h200_nvl_4g.71gb:8(S:0)"),
+        slurm_gpu_type="nvidia_h200_nvl_4g.71gb",
+        devices_per_node=8,
+        says=["is a part of a GPU (MIG)"],
+    ),
     "whole GPUs and parts": planted(
         node("m[1-2]", "gpu:a100:2,gpu:a100_1g.5gb:14"), slurm_gpu_type="a100", devices_per_node=2
     ),

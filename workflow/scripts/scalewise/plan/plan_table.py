@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from scalewise.config.settings import Settings
-from scalewise.config.shape import count_devices
+from scalewise.config.shape import Shape, count_devices
 from scalewise.plan.formatting import counts_text, format_3sig, listed, shortened
 from scalewise.plan.planned_study import Part, Study
 from scalewise.plan.runs.allocation import most_jobs
@@ -224,9 +224,16 @@ def _requests(requests: Requests, study: Study) -> Iterator[str]:
     common = {word for word in common if not word.startswith(("nodes=", "--ntasks-per-node="))}
     if common:
         yield f"Each job requests {' '.join(word for word in next(iter(jobs))[2] if word in common)}"
-    for partition, shape, words in sorted(jobs, key=lambda job: job[:2]):
+    by_shape: dict[tuple[str, Shape], dict[str, list[str]]] = {}
+    for partition, shape, words in jobs:
+        options = by_shape.setdefault((partition, shape), {})
+        for word in (word for word in words if word not in common):
+            name, equals, value = word.partition("=")
+            values = options.setdefault(f"{name}{equals}", [])
+            values += [value] if value not in values else []
+    for (partition, shape), options in sorted(by_shape.items()):
         where = f" on {partition}" if partition else ""
-        yield f"  {shape}{where}: {' '.join(word for word in words if word not in common)}"
+        yield f"  {shape}{where}: {' '.join(name + '|'.join(values) for name, values in options.items())}"
     if shutil.which("sbatch") is None:
         yield "Warning: there is no sbatch on this machine, so the plan cannot be started here."
     for name, parts in study.experiments.items():

@@ -24,6 +24,8 @@ from scalewise.site.commands import missing_commands
 
 ALIKE = 0.95
 """Nodes of one order differ by a little memory; one with less than this part of the usual is another kind."""
+PART_OF_GPU = re.compile(r"(^|[-_.])\d+g\.\d+gb\b")
+"""Types that end with a MIG profile, such as ``a100_1g.5gb``: described only if there is nothing else."""
 MOST_KINDS = 8
 """Most kinds of nodes in one list."""
 
@@ -139,8 +141,7 @@ def _gpu_types(name: str, nodes: Sequence[Node], chosen: Sequence[str]) -> Seque
             return found
         known = did_you_mean(chosen[0], types) if types else "Slurm knows no GPUs there."
         raise UserError(f"partition {name} has no GPUs of type {', '.join(chosen)}. {known}")
-    # parts of GPUs (MIG), such as a100_1g.5gb, only if there is nothing else
-    whole = [kind for kind in types if not re.search(r"(^|[-_.])\d+g\.\d+gb\b", kind)] or [*types]
+    whole = [kind for kind in types if not PART_OF_GPU.search(kind)] or [*types]
     if len(whole) <= 1:
         return whole or [None]
     listed = "".join(

@@ -19,7 +19,7 @@ from scalewise.plan.runs.allocation import sbatch_options
 from scalewise.records import write_text
 from scalewise.site.cluster import names, number
 from scalewise.site.commands import WHAT_IS_MISSING, ask, try_job
-from scalewise.site.places import Place
+from scalewise.site.places import PART_OF_GPU, Place
 
 SITE_FILE = Path("profiles/slurm/site.yaml")
 TEST_MINUTES = 10
@@ -135,6 +135,8 @@ def describe(place: Place) -> Section:
         ("extra", extra or None, "further options of sbatch"),
     ]
     remarks = {
+        f"{gpu_type} is a part of a GPU (MIG). Parts have no peer-to-peer transfer: training on several of "
+        "them does not show how training on GPUs scales.": PART_OF_GPU.search(gpu_type or ""),
         f"MinNodes={fewest}: Slurm refuses runs of fewer nodes in {name}, such as those of one node. Plan "
         f"device counts from {fewest * devices}, or use another partition.": fewest > 1,
         f"Excluded from {name} (--exclude in slurm.extra):{place.kinds(place.excluded)}": place.excluded,
