@@ -117,9 +117,10 @@ def _check_batch_key(place: Place, experiment: AnyExperiment, entry: Mapping[str
     """Refuse a missing batch size, and one that the scaling does not keep."""
     swept, kept = experiment.swept, BATCH_KEY[experiment.scaling]
     (other,) = set(BATCH_KEY.values()) - {kept}
-    if kept not in swept and getattr(experiment, kept) is None:
+    if None in (values := swept.get(kept, [getattr(experiment, kept)])):
+        here = (*place, "sweep", kept, values.index(None)) if kept in swept else (*place, kept)
         text = f"is missing, and scaling is {experiment.scaling}. Add `{kept}: 256`."
-        yield Problem((*place, kept), text)
+        yield Problem(here, text)
     if other in entry or other in swept:
         here = (*place, "sweep", other) if other in swept else (*place, other)
         value = swept.get(other, entry.get(other))
@@ -188,6 +189,8 @@ def _check_series(
         if not of_series:
             continue
         series = Series(place, experiment, options, settings_of(experiment, options), of_series, site)
+        if getattr(series.settings, BATCH_KEY[experiment.scaling]) is None:
+            continue  # its absence has a mistake
         yield from _check_launch(series)
         yield from check_batch_divides(series)
         if isinstance(series.settings, Settings):
