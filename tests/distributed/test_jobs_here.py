@@ -46,14 +46,15 @@ def preflight(folder: Path) -> subprocess.Popen[str]:
     for job in plan["runs"]["e"].values():
         job["inputs"]["dataset"] = []
     command = [sys.executable, str(CLI), "preflight", "--output", str(folder / "results")]
-    return subprocess.Popen(
-        command,
-        cwd=folder,
-        env={**os.environ, PLAN: str(write_plan(plan, folder))},
-        stdout=subprocess.PIPE,
-        stderr=(folder / "errors.txt").open("w"),
-        text=True,
-    )
+    with (folder / "errors.txt").open("w") as errors:
+        return subprocess.Popen(
+            command,
+            cwd=folder,
+            env={**os.environ, PLAN: str(write_plan(plan, folder))},
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
 
 
 def test_the_preflight_of_a_machine_waits_for_its_training_and_starts_each_partitions_ranks(
