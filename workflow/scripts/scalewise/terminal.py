@@ -120,13 +120,14 @@ def card_lines(answer: Answer) -> Iterator[str]:
     for key, label in LABELS.items():
         sentences = answer[key] if isinstance(answer[key], list) else [answer[key]]
         rows += [(label, sentence) for sentence in sentences]
-    for label, sentence in rows:
-        yield from wrapped(sentence, f"  {label:10}  ", hang=0)
-    if answer["command"]:
-        yield f"{'':14}{answer['command']}"
     cautions = [sentence for sentence, _ in answer["cautions"] if sentence != answer["reason"]]
+    width = max([len("Next count"), *(len(each["label"]) for each in answer["figures"])])
+    for label, sentence in rows:
+        yield from wrapped(sentence, f"  {label:{width}}  ", hang=0)
+    if answer["command"]:
+        yield f"{'':{width + 4}}{answer['command']}"
     for sentence in cautions[:MAX_CAUTIONS]:
-        yield from wrapped(sentence, "  Caution     ", hang=0)
+        yield from wrapped(sentence, f"  {'Caution':{width}}  ", hang=0)
     if len(cautions) > MAX_CAUTIONS:
         yield f"  {len(cautions) - MAX_CAUTIONS} more in the report."
 
