@@ -118,7 +118,7 @@ class ProgramRank:
             child = Child(argv, environment, line_read, self.settings.working_directory)
             launched, launch_seconds = time.monotonic(), self._launch_seconds()
             # after the start of the program: a fork is not safe while other threads run
-            exit_when_parent_dies(setup.supervisor_pid, setup.supervisor_host == identity.host)
+            exit_when_parent_dies(child, setup.supervisor_pid, setup.supervisor_host == identity.host)
             try:
                 for rank in self.ranks:
                     self.rank_files.mark(rank, "running", host=identity.host, pid=child.pid)
