@@ -40,13 +40,17 @@ GRACE_SECONDS = 8.0
 NOTE_SECONDS = 2.0
 """Time between two reads of the supervisor's note, on a file system that many ranks may share."""
 
-_ERROR = re.compile(r"^(?:\[rank\d+\]:\s*)?([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning)\b.*)$")
+_TRACEBACK = "Traceback (most recent call last)"
+
+_MARGIN = re.compile(r"^(?:\[rank\d+\]: ?)?(?: *[|+] ?)*")
+"""The rank that torch puts before each line of a traceback, and the bars of an exception group."""
 
 
 def say(text: str) -> None:
-    """Print a line of train.log, unless the disk is full."""
+    """Print a line of train.log, in any encoding, unless the disk is full."""
     with suppress(OSError):
-        print(text, flush=True)
+        sys.stdout.buffer.write(f"{text}\n".encode(errors="backslashreplace"))
+        sys.stdout.buffer.flush()
 
 
 def exit_when_parent_dies(child: Child, supervisor: int | None, supervisor_is_here: bool) -> None:
@@ -169,18 +173,27 @@ class Child:
         return list(self._tail)
 
     def last_error(self) -> str:
-        """Return the last line that names an exception, else the last line; empty if there is none."""
-        lines = self.tail
-        for line in reversed(lines):
-            if error := _ERROR.match(line):
-                return error[1]
-        return next((line for line in reversed(lines) if line.strip()), "")
+        """Return the error of the last traceback, else the last line; empty if there is none."""
+        lines = self._traceback()
+        # those of the stack are indented, and a message may begin with empty lines
+        texts = [_MARGIN.sub("", line) for line in lines[1:] if not _MARGIN.sub("", line).startswith(" ")]
+        if error := next(filter(None, texts), ""):
+            return error if error.rstrip()[-1:] != ":" else " ".join(filter(None, texts[:3]))
+        return next((line for line in reversed(self.tail) if line.strip()), "")
 
     def traceback(self) -> str:
         """Return the last lines from the last traceback on; all of them if there is none."""
+        return "\n".join(self._traceback() or self.tail)
+
+    def _traceback(self) -> list[str]:
+        """Return the last lines from the last traceback on that may have ended the program."""
         lines = self.tail
-        begins = [index for index, line in enumerate(lines) if "Traceback (most recent call last)" in line]
-        return "\n".join(lines[begins[-1] :] if begins else lines)
+        for index in reversed(range(len(lines))):
+            # of a destructor, at the exit: Python goes on
+            ignored = index and "Exception ignored in" in lines[index - 1]
+            if _TRACEBACK in lines[index] and not ignored:
+                return lines[index:]
+        return []
 
     def _read(self) -> None:
         output = self._process.stdout

@@ -300,6 +300,8 @@ class ProgramRank:
     def _end_as_requested(self, request: EndRequest, code: int) -> None:
         """Leave the message that the program was stopped as requested, and exit."""
         if request.by_launcher:
+            for rank in self.ranks:
+                self.rank_files.mark(rank, "terminated")
             raise SystemExit(128 + abs(code))
         for rank in self.ranks:
             self.rank_files.mark(rank, "stopped", stop_source=request.source)
@@ -310,14 +312,15 @@ class ProgramRank:
         """Wait for the reports of all processes, and write the run's records."""
         shape = self.rank_setup.definition.shape
         processes = shape.nodes if self.settings.starts == "itself" else shape.world_size
-        start = wait_for_start(self.probe_folder, processes, self.rank_setup.timeout_seconds)
+        # a rank may take its END_SECONDS
+        longest = max(self.rank_setup.timeout_seconds, 2 * END_SECONDS)
+        start = wait_for_start(self.probe_folder, processes, longest)
+        firsts = range(0, shape.world_size, shape.world_size // processes)
+        if missing := sorted({*firsts} - {report.rank for report in start.reports}):
+            ranks = ", ".join(str(self.rank_files.read_rank(rank) or f"rank {rank}") for rank in missing)
+            raise ProgramError(f"{ranks} did not end within {longest:.0f} s of the end of this one")
         if difference := check_plan(self.planned, start.ranks, all_ended=True):
             raise ProgramError(difference, permanent=True)
-        if len(start.reports) < processes:
-            raise ProgramError(
-                f"{len(start.reports)} of {processes} processes left their report within "
-                f"{self.rank_setup.timeout_seconds} s of the first rank's end"
-            )
         self.rank_files.check_current()
         try:
             write_records(
@@ -378,8 +381,8 @@ def run_program_rank(rank_files: RankFiles, began: float) -> int:
     try:
         check_place(identity, shape)
         ProgramRank(rank_files, rank_setup, settings, identity, ranks, began).run()
-    except (ProgramError, OSError, RuntimeError) as error:
-        text = str(error)
+    except Exception as error:  # noqa: BLE001  # without its reason, the rank would pass for killed
+        text = str(error) if isinstance(error, (ProgramError, OSError, RuntimeError)) else repr(error)
         say(f"scalewise: {text}")
         with suppress(OSError):
             rank_files.mark(
