@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ LINE = "loading shard 3"
 TIMED_OUT = "[unbound_buffer.cc:78] Timed out waiting 30000ms for recv operation to complete"
 CLOSED = "[pair.cc:561] Connection closed by peer [10.0.0.1]:21927"
 OWN = "label 11 is out of range"
+SLOW = "train.py ended with code 1: TimeoutError: host not reached: timed out"
 
 
 def host(rank: int) -> str:
@@ -61,6 +63,9 @@ def reason(files: RankFiles, *ended: Any, **facts: Any) -> tuple[str, bool]:
         pytest.param((None, "Broken pipe", None, "x"), ["rank 3 on node2", "x"], id="not who noticed"),
         pytest.param((CLOSED, CLOSED, None, CLOSED), ["rank 2 on node2 (pid 102)", "SIGKILL"], id="killed"),
         pytest.param((TIMED_OUT,) * 3 + (None,), ["rank 3 on node2", "the rank hung"], id="hangs"),
+        pytest.param(
+            (None, SLOW, None, None), ["rank 1 on node1", "host not reached"], id="a time-out of its own"
+        ),
         pytest.param((CLOSED,) * 4, ["rank 0 on node1", "Connection closed"], id="the network"),
     ],
 )
@@ -84,6 +89,12 @@ def test_ranks_that_never_started_are_counted_and_named(started: int, says: str,
     for rank in range(started):
         files.mark(rank, "failed", error=TIMED_OUT)
     assert says in reason(files, 3, "error" if started else None)[0]
+
+
+@pytest.mark.parametrize("cause", [None, "error", "no step", "limit"])
+def test_a_folder_that_was_removed_is_named_and_not_the_ranks(cause: str | None, files: RankFiles) -> None:
+    shutil.rmtree(files.folder)
+    assert f"{files.folder} was removed while ranks were at work" in reason(files, 1, cause)[0]
 
 
 @pytest.mark.parametrize("state", ["terminated", "finished", "stopped"])

@@ -86,7 +86,8 @@ class RunJob:
     def report(self, text: str, *, failed: bool = False) -> None:
         """Show a message, or how the run failed, also in Snakemake's log of the job."""
         mark = "" if failed else ":"
-        print(f"scalewise: {self.definition.label}{mark} {text}", file=sys.stderr, flush=True)
+        with suppress(OSError):  # of a pipe whose reader Ctrl-C has ended, or a lost terminal
+            print(f"scalewise: {self.definition.label}{mark} {text}", file=sys.stderr, flush=True)
         with suppress(OSError), self.log.open("a", encoding="utf-8") as file:  # the disk may be full
             file.write(f"{text}\n")
 

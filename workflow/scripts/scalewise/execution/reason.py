@@ -74,6 +74,8 @@ def _why(files: RankFiles, ended: Ended, cause: Rank | None, limit_seconds: floa
     if ended.outcome == "interrupted":
         begins = "resumes from what it has saved" if setup.resumes else "starts from the beginning"
         return f"ended by {ended.stop_source or 'a signal'}. The same command {begins}.", False
+    if not files.folder.exists():
+        return f"{files.folder} was removed while ranks were at work. Keep it until the run has ended.", False
     if ended.cause == "limit" and setup.limit_seconds <= 0:
         return f"all of its {duration_text(limit_seconds)} are used. {MORE_TIME}", True
     if ended.cause == "limit":

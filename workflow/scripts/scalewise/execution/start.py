@@ -22,10 +22,10 @@ SCRIPTS = Path(__file__).parents[2]
 
 TASK_VARIABLES = re.compile(
     r"SLURM_(PROCID|LOCALID|NODEID|TASK_PID|GTIDS|NTASKS|NPROCS|NTASKS_PER_NODE|TASKS_PER_NODE"
-    r"|STEP_.*|STEPID|SRUN_.*|LAUNCH_.*)"
+    r"|STEP_.*|STEPID|SRUN_.*|LAUNCH_.*)|TORCHELASTIC_.*"
 )
-"""Variables of the Slurm task that this process is, such as an interactive shell: a program that reads them
-would take each of its ranks for the same one. srun sets them for each rank."""
+"""Variables of the Slurm task that this process is, such as an interactive shell, or of torchrun around it: a
+program that reads them would take each of its ranks for the same one. srun and torchrun set them for each."""
 
 KILLED_SECONDS = 60.0
 """Longest wait for a process that was killed."""
