@@ -376,8 +376,10 @@ def test_what_a_budget_has_left_for_another_try_is_known_before_a_job_is_submitt
 def test_ranks_are_not_the_task_of_the_interactive_session(
     launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_STEP_ID")
-    task += ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE")
+    task = [
+        *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_STEP_ID"),
+        *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"),
+    ]
     for name in task:
         monkeypatch.setenv(name, "0")
     monkeypatch.setenv("SLURM_JOB_ID", "4711")

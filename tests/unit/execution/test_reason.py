@@ -104,6 +104,20 @@ def test_ranks_that_have_left_a_note_were_not_killed(state: Any, files: RankFile
     assert "left no result" in reason(files, 0)[0]
 
 
+@pytest.mark.fault(1)
+@pytest.mark.parametrize("terminated", [0, 2])
+def test_a_rank_that_got_sigterm_before_the_others_lost_it_is_named(
+    terminated: int, files: RankFiles
+) -> None:
+    marks: dict[int, dict[str, Any]] = {1: {"state": "terminated"}, 2: {"state": "failed", "error": CLOSED}}
+    for rank in (0, 3):
+        files.mark(rank, "finished")
+    for rank in (1, 2) if terminated == 1 else (2, 1):
+        files.mark(rank, **marks[rank])
+    text, _ = reason(files, 1)
+    assert ("rank 1 on node1 (pid 101) was ended by SIGTERM" in text) == (terminated == 1), text
+
+
 GROUPED = dict.fromkeys(range(4), (OURS, ""))
 SETS = "Remove that line: Scalewise sets MASTER_ADDR and MASTER_PORT."
 

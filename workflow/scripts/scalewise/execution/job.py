@@ -237,8 +237,11 @@ def leave_failure(job: RunJob, files: RankFiles, ended: Ended, failure: Failure)
             "let it save more often."
         )
         failure = failure.model_copy(update={"outcome": "failed", "reason": reason, "permanent": True})
-    with suppress(OSError):  # a full disk; the reason is also shown
+    try:
         write_json(job.folder / FAILURE, failure)
+    except OSError as error:  # it may also have kept the ranks from leaving theirs
+        problem = explain_os_error(job.folder, error).removeprefix("failed: ")
+        failure = failure.model_copy(update={"reason": f"{problem} {failure.reason}"})
     if goes_back:
         requeue_job(job, str(number))
     return failure

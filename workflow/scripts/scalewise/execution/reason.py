@@ -106,6 +106,10 @@ def _error(files: RankFiles, ended: Ended, cause: Rank | None) -> str:
             f"{silent} ended without an error message. Slurm or the kernel's out-of-memory killer sent "
             "SIGKILL, or the rank hung and the others did not wait any longer."
         )
+    # launchers send it once a rank has failed; before, it was a user, or a service that frees memory
+    for rank in ranks:
+        if rank.state == "terminated" and (cause is None or rank.changed_at < cause.changed_at):
+            return f"{rank} was ended by SIGTERM and left no result."
     return cause.failure if cause else f"the ranks ended with code {ended.code} and left no result."
 
 
