@@ -30,8 +30,8 @@ program that reads them would take each of its ranks for the same one. srun and 
 KILLED_SECONDS = 60.0
 """Longest wait for a process that was killed."""
 
-PR_SET_CHILD_SUBREAPER = 36
-"""Option from linux/prctl.h: this process as parent of orphans."""
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+"""Options from linux/prctl.h: a signal when the parent ends, and this process as parent of orphans."""
 
 KILL_ROUNDS = 5
 """Times that remaining processes are listed and killed; one in uninterruptible sleep cannot be killed."""

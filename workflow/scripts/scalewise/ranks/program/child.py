@@ -20,10 +20,7 @@ from types import FrameType
 import psutil
 
 from scalewise.execution.rank_files import RankFiles
-from scalewise.execution.start import adopt_orphans, kill_descendants
-
-PR_SET_PDEATHSIG = 1
-"""Option from linux/prctl.h: a signal when the parent ends."""
+from scalewise.execution.start import PR_SET_PDEATHSIG, adopt_orphans, kill_descendants
 
 TAIL_LINES = 60
 """Last lines that are kept for the reason of a failure."""
@@ -40,7 +37,7 @@ GRACE_SECONDS = 8.0
 NOTE_SECONDS = 2.0
 """Time between two reads of the supervisor's note, on a file system that many ranks may share."""
 
-_TRACEBACK = "Traceback (most recent call last)"
+_TRACEBACK, _IGNORED = "Traceback (most recent call last)", "Exception ignored in"
 
 _MARGIN = re.compile(r"^(?:\[rank\d+\]: ?)?(?: *[|+] ?)*")
 """The rank that torch puts before each line of a traceback, and the bars of an exception group."""
@@ -187,13 +184,10 @@ class Child:
 
     def _traceback(self) -> list[str]:
         """Return the last lines from the last traceback on that may have ended the program."""
-        lines = self.tail
-        for index in reversed(range(len(lines))):
-            # of a destructor, at the exit: Python goes on
-            ignored = index and "Exception ignored in" in lines[index - 1]
-            if _TRACEBACK in lines[index] and not ignored:
-                return lines[index:]
-        return []
+        # Python ignores an error of a destructor, at the exit too
+        lines, before = self.tail, ["", *self.tail]
+        begins = [n for n, line in enumerate(lines) if _TRACEBACK in line and _IGNORED not in before[n]]
+        return lines[begins[-1] :] if begins else []
 
     def _read(self) -> None:
         output = self._process.stdout

@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 
 from scalewise.config.program import SEEN_SAMPLES, ProgramSettings
-from scalewise.execution.rank_files import RankFiles, RankSetup, is_consequence, steps_by_rank
+from scalewise.execution.rank_files import RankFiles, RankSetup, State, is_consequence, steps_by_rank
 from scalewise.plan.runs.training_program import program_of
 from scalewise.ranks.distributed.cpus import take_cpus
 from scalewise.ranks.distributed.identity import Identity, check_place, identify, node_rank
@@ -299,14 +299,12 @@ class ProgramRank:
 
     def _end_as_requested(self, request: EndRequest, code: int) -> None:
         """Leave the message that the program was stopped as requested, and exit."""
-        if request.by_launcher:
-            for rank in self.ranks:
-                self.rank_files.mark(rank, "terminated")
-            raise SystemExit(128 + abs(code))
+        by_launcher = request.by_launcher
+        state: State = "terminated" if by_launcher else "stopped"
         for rank in self.ranks:
-            self.rank_files.mark(rank, "stopped", stop_source=request.source)
-        # not as a failure: a launcher would then end the peers while they save
-        raise SystemExit(0)
+            self.rank_files.mark(rank, state, stop_source="" if by_launcher else request.source)
+        # a stop is no failure: a launcher would end the peers while they save
+        raise SystemExit(128 + abs(code) if by_launcher else 0)
 
     def _write_records(self, argv: list[str]) -> None:
         """Wait for the reports of all processes, and write the run's records."""
