@@ -9,10 +9,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
+from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
 from tests.paths import CLI, ROOT
 from tests.stand_ins import stand_ins
 
@@ -217,6 +219,14 @@ CLUSTERS = {
         says=["Excluded from gpu (--exclude in slurm.extra):", "1 node with 2 a100, 32 CPUs, 512 GB"],
         never=["differ"],
     ),
+    "names that end like an option": planted(
+        FOUR, node("gpu-c", "gpu:a100:2"), slurm_extra=["--exclude=gpu-c"], never=["differ"]
+    ),
+    "a feature that ends like an option": planted(
+        node("g1", "gpu:4", ActiveFeatures="intel-c"),
+        options={"constraint": "intel-c"},
+        slurm_extra=["--constraint=intel-c"],
+    ),
     "another type, which a typed request does not reach": planted(
         TYPES, node("c1", "(null)"), options={"gpu_types": ["h100"]}, slurm_gpu_type="h100", slurm_extra=None
     ),
@@ -348,6 +358,8 @@ def test_site_file_states_what_slurm_reports(name: str, programs: Path, tmp_path
     assert bare == []
     study = load_study({"experiments": {"e": EXPERIMENT}}, (), path)
     jobs = make_plan(study)["runs"]["e"].values()
+    for job in jobs:
+        validate_slurm_extra(SimpleNamespace(resources=SimpleNamespace(**job["resources"])))
     (allocation,) = {shlex.join(sbatch_options(job["resources"])) for job in jobs}
     for word in facts["slurm"].get("extra", []):
         if word[2:].partition("=")[0] not in RESOURCES_OF_OPTIONS:
