@@ -165,8 +165,13 @@ SEEN: dict[str, dict[str, Any]] = {
         "parameters": 123,
         "sharded": False,
     },
-    "whole_datasets": {"samples": [8] * LAST, "reads_all": True, "world_size": 2},
-    "exchange_by_hand": {"parallelism": [], "world_size": 2, "communication_seconds": []},
+    "exchange_by_hand": {
+        "parallelism": [],
+        "world_size": 2,
+        "communication_seconds": [],
+        "samples": [8] * LAST,
+        "reads_all": True,
+    },
     "divided_model": {
         "parallelism": ["fully_shard"],
         "sharded": True,
