@@ -23,13 +23,7 @@ EXAMPLES = sorted({path.stem for path in FOLDER.glob("*.yaml")} - set(OWN_EXAMPL
 
 Experiments = dict[str, dict[str, Any]]
 
-SMALL = {
-    "epochs": 1,
-    "repeats": 1,
-    "warmup_steps": 1,
-    "runtime_minutes": 20,
-    "timeout_seconds": 600,
-}
+SMALL = {"epochs": 1, "repeats": 1, "warmup_steps": 1, "runtime_minutes": 20, "timeout_seconds": 600}
 """In every experiment."""
 
 IN_PLACE: dict[str, Any] = {
