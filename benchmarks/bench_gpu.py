@@ -33,7 +33,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
 
-from scalewise.ranks.distributed.device_timers import timer_for
 from scalewise.training.models import build
 from train import train_epoch
 
@@ -50,6 +49,7 @@ from .one_rank import (
     one_rank,
     random_images,
     training_of,
+    wait_for,
 )
 
 T = TypeVar("T")
@@ -311,7 +311,7 @@ def product_rates(work: Work) -> list[float]:
         def multiply() -> None:
             for _ in range(products):
                 torch.mm(one, other)
-            timer_for(device).synchronize()
+            wait_for(device)
 
         multiply()
         return [products * 2 * side**3 / seconds_of(multiply) for _ in range(work.rounds)]

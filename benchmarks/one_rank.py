@@ -19,7 +19,6 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as Samples
 from torchvision import transforms
 
-from scalewise.ranks.distributed.device_timers import timer_for
 from scalewise.training.data import channel_statistics
 from scalewise.training.options import make_parser
 from scalewise.training.prepared import write
@@ -47,6 +46,12 @@ def one_rank(accelerator: str = "cpu", cpus: int = 1) -> Iterator[torch.device]:
         yield device
     finally:
         dist.destroy_process_group()
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait until a GPU has done all it was given; a CPU never runs behind."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def options(changed: Mapping[str, Any]) -> Namespace:
@@ -87,7 +92,7 @@ def bare_loop(training: Training) -> Callable[[], None]:
                 loss = cross_entropy(model(batch), labels[chosen])
             loss.backward()
             optimizer.step()
-        timer_for(device).synchronize()
+        wait_for(device)
 
     return bare
 
@@ -101,7 +106,7 @@ def loader_epochs(training: Training, epochs: int = 1) -> Callable[[], None]:
             data.sampler.set_epoch(epoch)
             for _batch in data.train:
                 pass
-        timer_for(training.device).synchronize()
+        wait_for(training.device)
 
     return load
 
@@ -112,7 +117,7 @@ def host_epoch(loader: DataLoader[Any], device: torch.device) -> Callable[[], No
     def load() -> None:
         for images, labels in loader:
             images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
-        timer_for(device).synchronize()
+        wait_for(device)
 
     return load
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from tests.slurm.study import ClusterStudy
 
 from scalewise.records import RECORD
@@ -76,6 +77,12 @@ def test_what_rounds_ask_for_becomes_jobs_and_the_report_has_the_planted_answer(
     trained = {name.removeprefix("rule_train_wildcards_chosen_") for name in study.jobs()}
     answer = json.loads((study.folder / "results" / "chosen" / "answer.json").read_text())
     assert answer["devices"] == 2, answer
-    assert {"d1.r1", "d1.r2", "d2.r1", "d2.r2"} <= trained
-    assert len(trained) < 6
+    rounds = sorted((study.folder / "results" / "chosen" / "repeats").glob("round*.json"))
+    asked = [json.loads(path.read_text())["requested"] for path in rounds]
+    assert asked[0]["d4"] == 0, asked
+    assert trained == {f"{point}.r{n + 1}" for point, runs in asked[-1].items() for n in range(runs)}
+    assert {"d1.r1", "d1.r2", "d2.r1", "d2.r2", "d4.r1"} <= trained
+    # four devices miss by far: they get a second run only in place of one that other processes disturbed
+    runs = pd.read_csv(study.folder / "results" / "chosen" / "runs.csv", index_col="run")
+    assert ("d4.r2" in trained) == runs["disturbance"].notna()["d4.r1"]
     assert (study.folder / "results" / "report.html").exists()

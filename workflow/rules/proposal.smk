@@ -2,8 +2,6 @@
 # in:  what an analysis reads and writes; the template of the centre
 # out: results/{experiment}/proposal/: proposal.md, table.csv, job.sh
 
-from scalewise.config.experiment import template_of
-
 PROPOSED = {
     name: planned["proposal"]
     for name, planned in EXPERIMENTS.items()
@@ -11,6 +9,8 @@ PROPOSED = {
 }
 
 if PROPOSED:
+    # it takes long to load, in each job
+    from scalewise.config.experiment import template_of
 
     rule proposal:
         input:

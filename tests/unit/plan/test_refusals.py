@@ -55,6 +55,7 @@ BUILTIN: Sequence[Case] = (
     ("target: {accuracy: 0.9}\nstop_at_accuracy: 0.8", "stop_at_accuracy 0.8 0.9", ""),
     ("sweep: {momentum: [0.5, 0.5]}", "sweep momentum-0.5", ""),
     (f"sweep: {{seed: {list(range(400))}}}", "sweep 2,400 1,000", ""),
+    (f"exclude: [{{devices: 2}}]\nsweep: {{seed: {list(range(400))}}}", "sweep 1,200 1,000", ""),
     ("exclude: [{momentum: 0.5}]", "exclude[0] momentum", ""),
     ("exclude: [{}]", "exclude", ""),
     ("devices: {up_to: 64}", "devices.up_to 64 16", ""),

@@ -162,10 +162,14 @@ class RankFiles:
     @cached_property
     def setup(self) -> RankSetup:
         """The job's setup, as this process has read it first."""
+        return RankSetup.model_validate_json(self._setup_text)
+
+    @cached_property
+    def _setup_text(self) -> bytes:
         return self._read_setup()
 
-    def _read_setup(self) -> RankSetup:
-        return RankSetup.model_validate_json((self.folder / RANK_SETUP).read_bytes())
+    def _read_setup(self) -> bytes:
+        return (self.folder / RANK_SETUP).read_bytes()
 
     # ---- from the job to the ranks
 
@@ -179,7 +183,7 @@ class RankFiles:
             elif path.name != RANK_SETUP:
                 path.unlink()
         write_json(self.folder / RANK_SETUP, setup)
-        self.setup = setup
+        self.setup, self._setup_text = setup, self._read_setup()
 
     def request_stop(self, because: str) -> None:
         """Request the ranks to let their program save, and to end."""
@@ -201,7 +205,7 @@ class RankFiles:
     def is_current(self) -> bool:
         """Whether no other job has taken the folder, such as after a long suspension of this one."""
         try:
-            return self._read_setup() == self.setup
+            return self._read_setup() == self._setup_text
         except OSError:
             return True
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,11 +29,13 @@ from scalewise.plan.checks.experiment import (
 )
 from scalewise.plan.planned_study import Part, Study
 from scalewise.plan.runs.rounds import requested_runs, resolve_choice
-from scalewise.plan.runs.runs import expand
+from scalewise.plan.runs.runs import combinations, excluded, expand
 from scalewise.plan.sites import read_sites
 
 MAX_RUNS = 1000
 """Most runs of a study: more are likely a mistake in the sweep."""
+MOST_COUNTED = 1_000_000
+"""Combinations of an experiment that are counted: a sweep of many keys has more than anybody can wait for."""
 
 
 def load_study(
@@ -130,11 +132,12 @@ def _plan(raw: Mapping[str, Any], sites: Mapping[str, Site]) -> tuple[list[Part]
             continue
         on, unknown = choose_sites(place, spec, sites)
         problems += [*unknown, *check_choice(place, spec, on)]
-        series = math.prod(len(values) for values in spec.swept.values())
-        total += series * max(len(spec.devices.counts), 1) * spec.repeats.max * len(on)
+        counts = spec.devices.counts or [1]
+        made = (not excluded(spec, options, n) for options in combinations(spec) for n in counts)
+        total += sum(itertools.islice(made, MOST_COUNTED)) * spec.repeats.max * len(on)
         if total > MAX_RUNS:
             text = f"makes {total:,} runs with those before; at most {MAX_RUNS:,} are planned. Measure less."
-            problems.append(Problem((*place, "sweep" if series > 1 else "devices"), text))
+            problems.append(Problem((*place, "sweep" if spec.sweep else "devices"), text))
             break
         for site in on:
             experiment, left_out = _on_site(spec, site, on)

@@ -6,6 +6,7 @@ What torch, Slurm or Python report themselves at the start of a run is not check
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -176,9 +177,9 @@ def _check_series(
     place: Place, experiment: AnyExperiment, shapes: Mapping[int | str, Shape], site: Site
 ) -> Iterator[Problem]:
     """Check each series, and that their runs have folders."""
-    labels = [series_label(options).lower() for options in combinations(experiment)]
-    if twice := [label for label in labels if labels.count(label) > 1]:
-        text = f"makes {twice.count(twice[0])} series of the name {twice[0]}. Remove a repeated value."
+    labels = Counter(series_label(options).lower() for options in combinations(experiment))
+    if twice := [label for label, series in labels.items() if series > 1]:
+        text = f"makes {labels[twice[0]]} series of the name {twice[0]}. Remove a repeated value."
         yield Problem((*place, "sweep"), text)
     # each count and repeat adds a few characters
     if max(map(len, labels)) > MAX_LABEL:
