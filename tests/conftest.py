@@ -1,7 +1,5 @@
 """What all tests share: they may show faults survived and inputs refused, and run in streams side by side."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

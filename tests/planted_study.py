@@ -1,7 +1,5 @@
 """Studies whose runs are planted with known speeds, and what the pipeline makes of them."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Mapping

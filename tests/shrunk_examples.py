@@ -3,8 +3,6 @@
 What is shrunk stands in the tables here, and nothing else is changed. Their data are stand-ins.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

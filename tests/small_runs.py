@@ -1,7 +1,5 @@
 """A run, its plan, its command and the start of its ranks, for tests that need no particular one."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

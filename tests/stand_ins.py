@@ -1,7 +1,5 @@
 """Programs on PATH that stand in for others, and a PATH that holds nothing unforeseen."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Readers of a report: without scripts, on a phone, on paper, in the dark, by ear."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

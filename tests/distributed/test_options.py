@@ -1,7 +1,5 @@
 """What each option of train.py does to a training, on real ranks: what it trains with, and what it learns."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -6,8 +6,6 @@ The file has the words of each variant by its name. FOLDER receives a folder for
 writes and seen{rank}.json: what a rank trained with.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import sys

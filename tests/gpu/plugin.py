@@ -5,8 +5,6 @@ pytest -m gpu --accelerator cpu    a rehearsal: all that does not need CUDA itse
 pytest -m gpu --gpu-page FILE      writes what they have shown into docs/gpu.md
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """No fault, input or link of the page is without a test."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

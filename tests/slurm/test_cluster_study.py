@@ -1,7 +1,5 @@
 """The shipped study's training over nodes, from the configuration to the report and the job script."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

@@ -1,7 +1,5 @@
 """The site file written from the cluster's own reports, and `snakemake preflight`, which proves its facts."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Programs of users on a cluster: over nodes, and in rounds."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A record is read whole or not at all, and a damaged one is refused with its file and the fix."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

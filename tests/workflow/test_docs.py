@@ -1,7 +1,5 @@
 """What all documents say is true: links, commands, configurations, names of files and keys."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

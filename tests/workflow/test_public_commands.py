@@ -1,7 +1,5 @@
 """Commands of README and docs that run a study, each once to its end, in a clone of this checkout."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """A change of the configuration trains what it defines, and nothing else."""
 
-from __future__ import annotations
-
 import os
 
 from tests.workflow.workplace import SITE, TINY, FinishedStudy, Workplace

@@ -1,7 +1,5 @@
 """A tiny real study, from the configuration to the report."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """What makes steps slow, by the runs of a point: the part of the step, its share, and who is slow."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What could be wrong with an answer in a system: each question with its action and its certainty."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is chosen among device counts, options, partitions and ways to split devices, and how sure that is."""
 
-from __future__ import annotations
-
 import pytest
 from tests.truth.answers import rates
 from tests.truth.kinds import KINDS

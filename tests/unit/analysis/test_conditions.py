@@ -1,7 +1,5 @@
 """Which runs a speedup may join, what differs between the others, and what the provenance lists of both."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

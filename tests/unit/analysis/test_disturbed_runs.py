@@ -1,7 +1,5 @@
 """Disturbed and unsteady runs and efficiencies above 1, planted as records and followed to the answer."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

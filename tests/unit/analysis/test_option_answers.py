@@ -1,7 +1,5 @@
 """What a value of an option gains, on how many CPUs, and when it competes: options.csv and the answer."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from itertools import product

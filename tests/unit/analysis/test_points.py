@@ -1,7 +1,5 @@
 """The table of points: speedups and efficiencies recomputed by hand, and published studies."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """From run folders on disk to tables and an answer: what is there, and why the rest is not."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

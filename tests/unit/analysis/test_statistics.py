@@ -1,7 +1,5 @@
 """Means and ratios, their 95 % intervals and p values: against scipy, by hand, and in simulated studies."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """A measured training has the machine to itself, and a run one job of Slurm, which may be put back."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

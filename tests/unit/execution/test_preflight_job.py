@@ -1,7 +1,5 @@
 """What the ranks of the hello job report, and what its hardware promises."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Studies as a user writes them: text in a file, on a site whose facts are known."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Planning ends in a plan that fits or in messages with file and line, for any study and site."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math

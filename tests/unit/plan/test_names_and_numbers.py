@@ -1,7 +1,5 @@
 """Facts by their names, device counts as shapes, samples as steps of ranks, and numbers as plain digits."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

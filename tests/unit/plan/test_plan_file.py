@@ -1,7 +1,5 @@
 """The plan of a study in its file: written by the main process, read by jobs and commands."""
 
-from __future__ import annotations
-
 import stat
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 launches.txt and job_scripts.txt have the words; what a shell makes of a site's lines and of a script is run.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 import subprocess

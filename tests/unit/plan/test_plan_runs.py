@@ -1,7 +1,5 @@
 """Runs: what they are called, when they are made again, what they train, and in which order they start."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

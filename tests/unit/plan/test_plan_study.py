@@ -1,7 +1,5 @@
 """A whole configuration: its files, its defaults, its results folder, and every mistake at once and once."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path

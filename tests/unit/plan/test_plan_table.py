@@ -1,7 +1,5 @@
 """What the terminal shows of a study: the plan that a dry run ends with, and the status."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Programs of a user are planned as they are written, with the files that they consist of."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which runs are made of ``repeats: {min, max}``, ``devices: {up_to: ...}`` and ``budget``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any

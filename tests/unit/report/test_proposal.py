@@ -1,7 +1,5 @@
 """A proposal has the study's numbers, by the clock and in the unit of its centre, and names the unknown."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Figures of a run from its ranks' records: planted times are found, nothing else is counted."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How busy a GPU was, its energy and its throttling, and how much of the machine others used."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

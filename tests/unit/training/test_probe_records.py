@@ -1,7 +1,5 @@
 """Unedited trainings of all kinds under the probe: what its records say is what they did."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

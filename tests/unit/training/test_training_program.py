@@ -1,7 +1,5 @@
 """Keys are the options of train.py, which do what their names say; the epochs that it writes are read."""
 
-from __future__ import annotations
-
 import math
 from argparse import Namespace
 from pathlib import Path

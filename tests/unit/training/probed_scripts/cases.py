@@ -3,8 +3,6 @@
 The probe is asked to end each after 12 steps; those that run on to their own end make fewer.
 """
 
-from __future__ import annotations
-
 import atexit
 import copy
 import itertools

@@ -6,8 +6,6 @@ It writes ``OUT/cases.json``: of each case the ranks' pids and exit statuses; wh
 ``OUT/CASE.RANK.txt``.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import importlib.util
