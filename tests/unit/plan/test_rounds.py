@@ -77,6 +77,7 @@ def names(**counts: int) -> list[str]:
 
 def test_a_lowered_maximum_limits_what_rounds_have_requested(planned: Planned) -> None:
     lowered = planned(devices="[1, 2]", repeats="{min: 3, max: 4}")
+    assert requested_repeats(lowered.experiment, [FIRST]) == {"d1": 3, "d2": 4}
     assert lowered.requested_run_names([FIRST]) == names(d1=3, d2=4)
 
 
