@@ -6,8 +6,6 @@ Activations, and what a layer's backward pass holds for a moment, are small here
 images have one pixel, and its batch has 2.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

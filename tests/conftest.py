@@ -1,7 +1,5 @@
 """What all tests share: they may show faults survived and inputs refused, and run in streams side by side."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal
@@ -14,7 +12,7 @@ from tests.startup.sitecustomize import for_children
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-pytest_plugins = ["pytester", "tests.reliability.plugin", "tests.gpu.plugin"]
+pytest_plugins = ["tests.reliability.plugin", "tests.gpu.plugin"]
 
 TESTS = Path(__file__).parent.name
 
@@ -35,8 +33,7 @@ STREAMS = {
 STREAMS_OF_FILES = {
     # on another cluster of this machine
     **dict.fromkeys(
-        ("test_faults.py", "test_resumption.py", "test_programs_on_cluster.py"),
-        "second cluster",
+        ("test_faults.py", "test_resumption.py", "test_programs_on_cluster.py"), "second cluster"
     ),
     "test_examples.py": "examples",
     # it measures no speed

@@ -1,7 +1,5 @@
 """A container for tests: a root tree without Slurm's commands, and an overlay with a Python's settings."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

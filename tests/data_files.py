@@ -1,7 +1,5 @@
 """Small stand-ins for the published files, in their true formats and under their true names."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Texts that tests keep in files and compare word for word; `make golden` writes all of them again."""
 
-from __future__ import annotations
-
 import difflib
 import os
 from pathlib import Path

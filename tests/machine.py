@@ -1,7 +1,5 @@
 """The machine as tests need it: cores, a disk that is soon full, the ports at which a process listens."""
 
-from __future__ import annotations
-
 import os
 import resource
 import shlex

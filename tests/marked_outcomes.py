@@ -4,8 +4,6 @@ A test adds a figure, and a message that a user gets, by pytest's own fixture: `
 "50 of 50 resumed")`, `record_property("message", "experiments.yaml:3: ...")`.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Records of runs without any training, as the program writes them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -7,8 +7,6 @@ else the machine does changes nothing. PLANTED_SPEED is a factor on all speeds. 
 few tenths of a per cent, by their names.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

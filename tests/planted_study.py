@@ -1,7 +1,5 @@
 """Studies whose runs are planted with known speeds, and what the pipeline makes of them."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Mapping
@@ -165,24 +163,15 @@ class PlantedStudy:
             self.make_runs()
         return self.rounds()
 
-    def tabulate(self, change: Callable[[Path], None] = lambda _: None) -> None:
-        """Make all runs; write tables and answers.
-
-        Args:
-            change: Gets the results of each experiment, which it may edit.
-        """
+    def tabulate(self) -> None:
+        """Make all runs; write tables and answers."""
         self.play()
         for name in self.study.experiments:
             self._step("analyze", self.results / name)
-            change(self.results / name)
 
-    def finish(self, change: Callable[[Path], None] = lambda _: None) -> Path:
-        """Make all runs, tables, answers and figures; return the report on all experiments.
-
-        Args:
-            change: Gets the results of each experiment between its tables and its figures.
-        """
-        self.tabulate(change)
+    def finish(self) -> Path:
+        """Make all runs, tables, answers and figures; return the report on all experiments."""
+        self.tabulate()
         for name in self.study.experiments:
             self._step("plot", self.results / name)
         for name, parts in self.study.experiments.items():

@@ -8,8 +8,6 @@ ends as the fork does. All other programs, torchrun on a cluster, ranks of sever
 PYTHONPATH, and file systems without a server get the real interpreter.
 """
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import gc

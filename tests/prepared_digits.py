@@ -1,7 +1,5 @@
 """The handwritten digits, prepared once for all tests that train on them and ask no more of them."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import shutil

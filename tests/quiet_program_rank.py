@@ -6,8 +6,6 @@ Tests run at the same time as others: no run of theirs is set apart, or measured
 machine. The rank starts its program by PYTHON, which may have torch loaded already.
 """
 
-from __future__ import annotations
-
 import os
 import runpy
 import sys

@@ -3,8 +3,6 @@
 What is shrunk stands in the tables here, and nothing else is changed. Their data are stand-ins.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,13 +21,7 @@ EXAMPLES = sorted({path.stem for path in FOLDER.glob("*.yaml")} - set(OWN_EXAMPL
 
 Experiments = dict[str, dict[str, Any]]
 
-SMALL = {
-    "epochs": 1,
-    "repeats": 1,
-    "warmup_steps": 1,
-    "runtime_minutes": 20,
-    "timeout_seconds": 600,
-}
+SMALL = {"epochs": 1, "repeats": 1, "warmup_steps": 1, "runtime_minutes": 20, "timeout_seconds": 600}
 """In every experiment."""
 
 IN_PLACE: dict[str, Any] = {

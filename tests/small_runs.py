@@ -1,7 +1,5 @@
 """A run, its plan, its command and the start of its ranks, for tests that need no particular one."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -125,15 +123,10 @@ def plan_one_run(
     return {PLAN: str(path)}
 
 
-def train_arguments(definition: str, folder: Path, attempt: int = 1) -> list[str]:
-    """Return the arguments of cli.py for a run whose records go into a folder."""
-    run = RunDefinition.model_validate_json(definition)
-    return [
-        *("train", "--log", str(folder.parent / f"{folder.name}.job.log"), "--attempt", str(attempt)),
-        *(run.experiment, run.run, str(folder / RECORD)),
-    ]
-
-
 def train_command(definition: str, folder: Path, attempt: int = 1) -> list[str]:
     """Return the command that trains a run whose records go into a folder."""
-    return [sys.executable, str(CLI), *train_arguments(definition, folder, attempt)]
+    run = RunDefinition.model_validate_json(definition)
+    return [
+        *(sys.executable, str(CLI), "train", "--log", str(folder.parent / f"{folder.name}.job.log")),
+        *("--attempt", str(attempt), run.experiment, run.run, str(folder / RECORD)),
+    ]

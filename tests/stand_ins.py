@@ -1,11 +1,8 @@
 """Programs on PATH that stand in for others, and a PATH that holds nothing unforeseen."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 
 SYSTEM_PROGRAMS = ("bash", "cat", "env", "git", "sh", "tee", "which")
 """What snakemake and the rules call themselves."""
@@ -35,10 +32,3 @@ def system_programs(folder: Path) -> Path:
         assert found is not None, f"the tests need {name} on PATH"
         (folder / name).symlink_to(found)
     return folder
-
-
-class Resources(SimpleNamespace):
-    """As Snakemake gives them to an executor: attributes, and ``get``."""
-
-    def get(self, name: str, default: object = None) -> object:
-        return getattr(self, name, default)

@@ -1,7 +1,5 @@
 """Waits that end: after a limit each fails with a message that names what has not happened."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The system's Chromium, driven by Playwright: how it is started, and what of a page is seen or complains."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager

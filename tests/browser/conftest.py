@@ -1,7 +1,5 @@
 """One browser for the tests in this folder, the reports they read, and pages that fail if they complain."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,14 +1,12 @@
 """Readers of a report: without scripts, on a phone, on paper, in the dark, by ear."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Page
+from playwright.sync_api import Browser, Page
 from tests.browser.chromium import open_all, seen, texts
 from tests.browser.conftest import OpenPage
 
@@ -84,3 +82,34 @@ def test_nobody_is_kept_from_reading(open_page: OpenPage, report: Path, settings
     page = open_page(report, **settings)
     open_all(page)
     assert violations(page) == []
+
+
+# --- no foreign script runs ----------------------------------------------------------------------------
+
+
+FOREIGN = """\
+<script>(globalThis.ran ??= []).push("script")</script>
+<img src='data:,' onerror='(globalThis.ran ??= []).push("handler")'>
+<svg onload='(globalThis.ran ??= []).push("onload")'>
+<script>(globalThis.ran ??= []).push("svg")</script></svg>
+"""
+
+
+@pytest.mark.parametrize(
+    ("policy", "ran"),
+    [("[^>]*", ["handler", "onload", "script", "svg"]), ("never", [])],
+    ids=["without", "with"],
+)
+def test_the_policy_of_the_page_runs_its_own_scripts_and_no_other(
+    policy: str, ran: list[str], shipped: Path, tmp_path: Path, browser: Browser
+) -> None:
+    text = shipped.read_text(encoding="utf-8").replace("<h1>", f"{FOREIGN}<h1>", 1)
+    path = tmp_path / "page.html"
+    path.write_text(re.sub(f"<meta http-equiv={policy}>", "", text), encoding="utf-8")
+    page = browser.new_page()
+    page.goto(path.as_uri())
+    page.wait_for_load_state("load")
+    assert sorted(page.evaluate("globalThis.ran ?? []")) == ran
+    # the page's own script makes the headings of tables buttons
+    assert page.locator("thead button").count() > 5
+    page.close()

@@ -1,7 +1,5 @@
 """Tables of the report: sorted as numbers, filtered by words, and opened by an address."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Real trainings of real ranks, made once for all tests that look at them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A training as users have them, with arguments for what may go wrong; it knows nothing of Scalewise."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

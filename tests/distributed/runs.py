@@ -24,16 +24,7 @@ from tests.waiting import Found, ended_output, wait_until
 
 from scalewise.execution.rank_files import RANK_SETUP
 from scalewise.plan.study import load_study
-from scalewise.records import (
-    EPOCHS,
-    MODEL,
-    RANKS,
-    Failure,
-    Measurements,
-    RunRecord,
-    read_failure,
-    read_run,
-)
+from scalewise.records import EPOCHS, MODEL, RANKS, Failure, Measurements, RunRecord, read_failure, read_run
 
 SETTINGS: dict[str, Any] = {
     "model": "linear",

@@ -1,7 +1,5 @@
 """What keeps a training from scaling is planted in real runs of two ranks, and it is the only cause named."""
 
-from __future__ import annotations
-
 import socket
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Trainings that are cut off while they write a checkpoint, diverge, or find no room."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

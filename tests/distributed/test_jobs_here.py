@@ -1,7 +1,5 @@
 """Jobs on one machine: the preflight's take turns; an answer's script trains."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

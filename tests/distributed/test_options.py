@@ -1,7 +1,5 @@
 """What each option of train.py does to a training, on real ranks: what it trains with, and what it learns."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -125,10 +123,7 @@ def test_how_the_work_is_done_changes_nothing_of_what_is_learned(
     assert largest_difference(weights(trained(one, 2)), weights(trained(other, 2))) < 0.02 * start
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [("bf16", "cnn"), ("hook", "cnn"), ("cropped", "cnn")],
-)
+@pytest.mark.parametrize(("one", "other"), [("bf16", "cnn"), ("hook", "cnn"), ("cropped", "cnn")])
 def test_what_computes_other_numbers_learns_something_else(one: str, other: str, trained: Trained) -> None:
     assert largest_difference(weights(trained(one, 2)), weights(trained(other, 2))) > 0
     if one == "bf16":

@@ -1,7 +1,5 @@
 """Runs of a program of the user's own: what they leave, how they end, and who is named where they fail."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

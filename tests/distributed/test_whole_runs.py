@@ -1,7 +1,5 @@
 """Whole runs through train.py: real ranks, real gloo, real records."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -6,8 +6,6 @@ The file has the words of each variant by its name. FOLDER receives a folder for
 writes and seen{rank}.json: what a rank trained with.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import sys
@@ -15,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
@@ -27,7 +24,7 @@ from scalewise.training.options import make_parser
 def seen(training: train.Training) -> dict[str, Any]:
     """Return what a rank trained with."""
     model = training.model
-    found: dict[str, Any] = {"kind": type(model).__name__, "fsdp": isinstance(model, FSDPModule)}
+    found: dict[str, Any] = {}
     parameters = list(training.network.parameters())
     found["local_elements"] = sum(
         (each.to_local() if isinstance(each, DTensor) else each).numel() for each in parameters
@@ -43,12 +40,7 @@ def seen(training: train.Training) -> dict[str, Any]:
     )
     if isinstance(model, DistributedDataParallel):
         logged = model._get_ddp_logging_data()
-        names = (
-            "rebuilt_bucket_sizes",
-            "gradient_as_bucket_view",
-            "comm_hook",
-            "broadcast_buffers",
-        )
+        names = ("rebuilt_bucket_sizes", "gradient_as_bucket_view", "comm_hook")
         found |= {name: str(logged.get(name)) for name in names}
     return found
 

@@ -1,7 +1,5 @@
 """A training by Hugging Face's Trainer with evaluations, as its users have it; it downloads nothing."""
 
-from __future__ import annotations
-
 import argparse
 
 import torch

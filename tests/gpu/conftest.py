@@ -1,7 +1,5 @@
 """One real study on one GPU, through Snakemake to its report, which the tests of this folder read."""
 
-from __future__ import annotations
-
 import html
 import os
 import sys

@@ -1,7 +1,5 @@
 """What gradient_as_bucket_view saves of a GPU's memory."""
 
-from __future__ import annotations
-
 import pytest
 from tests.bucket_view_study import COPIES, TOLERANCE, compared_options
 from tests.gpu.conftest import GpuStudy

@@ -1,7 +1,5 @@
 """A study on one GPU, as its user sees it: records, report and what they say of a GPU alone."""
 
-from __future__ import annotations
-
 import statistics
 
 import pandas as pd

@@ -5,8 +5,6 @@ devices")`: a group, a colon, and what is given. Both marks take several; docs/r
 each.
 """
 
-from __future__ import annotations
-
 FAULTS = (
     ("a rank is killed, as the kernel does when memory runs out", "SIGKILL to one rank between steps"),
     ("a rank hangs", "SIGSTOP to one rank"),

@@ -1,7 +1,5 @@
 """The text of docs/reliability.md, from what marked tests have shown."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

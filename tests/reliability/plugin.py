@@ -3,8 +3,6 @@
 A mark that names nothing in the catalogue stops pytest at collection, whatever the option.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any

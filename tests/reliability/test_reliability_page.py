@@ -1,75 +1,14 @@
-"""The page has what was shown and what was not, and no fault, input or link of it is without a test."""
+"""No fault, input or link of the page is without a test."""
 
-from __future__ import annotations
-
-import os
 import re
 from pathlib import Path
 
-import pytest
-from tests.paths import ROOT, SCRIPTS
+from tests.paths import ROOT
 from tests.reliability.catalogue import FAULTS
 
 LINK = re.compile(r"\[([^\]]+)\]\(\.\./([^)]+\.py)\)")
 TABLE = ROOT / "docs" / "reliability.md"
 FAULT = re.compile(r"\bfault\(([\d, ]+)\)")
-
-SOURCE = """
-import pytest
-
-@pytest.mark.fault(10)
-@pytest.mark.refuses("topology: 0 devices")
-def test_a_preempted_run_resumes(record_property):
-    record_property("figure", "20 of 20 resumed")
-    record_property("message", "site.yaml:3: is wrong.")
-
-@pytest.mark.fault(1)
-def test_fails():
-    assert False
-
-@pytest.mark.fault(5)
-def test_left_out():
-    pytest.skip("needs root")
-"""
-
-
-def row(text: str, first: str | int) -> list[str]:
-    """Return the other cells of a line of a table."""
-    (line,) = re.findall(rf"^\| {first} \|.*$", text, re.MULTILINE)
-    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[2:-1]]
-
-
-@pytest.fixture(autouse=True)
-def _no_other_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(SCRIPTS)]))
-
-
-def call(pytester: pytest.Pytester, source: str) -> tuple[pytest.RunResult, str]:
-    """Return one call of pytest in a separate process, and the page that it writes."""
-    pytester.makepyfile(test_it=source)
-    file = pytester.path / "made" / "reliability.md"
-    plugin = ("-p", "tests.reliability.plugin", "-p", "no:cacheprovider")
-    done = pytester.runpytest_subprocess(*plugin, "--reliability", file)
-    return done, file.read_text(encoding="utf-8") if file.exists() else ""
-
-
-def test_the_page_has_how_each_marked_test_ended(pytester: pytest.Pytester) -> None:
-    done, text = call(pytester, SOURCE)
-    assert row(text, 10)[2].startswith("[a preempted run resumes]")
-    assert row(text, 10)[3:] == ["1 of 1", "20 of 20 resumed"]
-    assert row(text, "0 devices")[1] == "`site.yaml:3: is wrong.`"
-    assert row(text, 1)[2].startswith("**failed**: [")
-    assert row(text, 5)[2].endswith("(needs root)")
-    assert "## 1 of 30 faults\n" in text
-    assert done.ret == pytest.ExitCode.TESTS_FAILED
-    done.stdout.fnmatch_lines(["fault 7: no test carries its mark"])
-
-
-@pytest.mark.parametrize("mark", ["fault(31)", "fault()", "refuses('weather: rain')"])
-def test_a_mark_that_means_nothing_stops_every_call(pytester: pytest.Pytester, mark: str) -> None:
-    done, _ = call(pytester, f"import pytest\n@pytest.mark.{mark}\ndef test_it(): pass\n")
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
 
 
 def test_no_fault_and_no_input_of_the_table_goes_without_a_test() -> None:

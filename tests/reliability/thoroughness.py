@@ -1,7 +1,5 @@
 """How often a test repeats what it does at random moments: a few times on every run, many for the table."""
 
-from __future__ import annotations
-
 import os
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """One Slurm cluster for all tests in this folder, and a check that no test leaves something on it."""
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

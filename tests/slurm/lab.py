@@ -29,15 +29,7 @@ from string import Template
 if not __package__:  # as a program, from any folder
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.slurm.machines import (
-    CGROUPS,
-    LabError,
-    Machines,
-    await_end,
-    environment,
-    kill,
-    missing,
-)
+from tests.slurm.machines import CGROUPS, LabError, Machines, await_end, environment, kill, missing
 from tests.slurm.records import SACCT, Job, parse_jobs
 from tests.waiting import LIMIT_SECONDS, wait_until
 

@@ -4,8 +4,6 @@ A host has its own name, network card, /etc/hosts, shared memory and, for a node
 here knows about Slurm but for the first process of a node, host.sh, which starts slurmd.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import select

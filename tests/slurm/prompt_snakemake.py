@@ -4,8 +4,6 @@ The plugin itself looks 10 s later each time that it has found nothing ended. Th
 would make the tests wait more than they do anything. It has no option for the most that it waits.
 """
 
-from __future__ import annotations
-
 import sys
 
 from snakemake.cli import main

@@ -1,7 +1,5 @@
 """What Slurm's accounting says about jobs, as records."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 # not the usual bar, which a comment may hold

@@ -1,7 +1,5 @@
 """A study on the lab, run as a user runs it: the shipped profile, a site file, a configuration."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

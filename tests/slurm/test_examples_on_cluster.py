@@ -1,7 +1,5 @@
 """The shipped examples on a cluster, all in one study, each started as its tutorial starts it."""
 
-from __future__ import annotations
-
 import html
 import json
 from typing import Any

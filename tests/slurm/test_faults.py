@@ -4,8 +4,6 @@ How long the end took is recorded; no test asserts on it. Faults after which a t
 it was are in test_resumption.py.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Launchers and rendezvous over nodes, started as for users: what ranks learn, and where they listen."""
 
-from __future__ import annotations
-
 import re
 from contextlib import suppress
 from itertools import product

@@ -1,7 +1,5 @@
 """The site file written from the cluster's own reports, and `snakemake preflight`, which proves its facts."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -252,7 +250,7 @@ def test_site_file_of_two_partitions_plans_runs_on_each(study: ClusterStudy) -> 
         "partitions": {
             "brief": {**OF_NODES, **OF_MAIN, "partition": "brief", "longest_walltime": "01:00:00"},
             "main": {**OF_NODES, **OF_MAIN},
-        },
+        }
     }
 
     code, output = study.snakemake("-n")

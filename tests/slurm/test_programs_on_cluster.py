@@ -1,7 +1,5 @@
 """Programs of users on a cluster: over nodes, and in rounds."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -25,11 +23,7 @@ OWN: dict[str, Any] = {
 
 def test_a_program_is_measured_over_nodes(study: ClusterStudy) -> None:
     (study.folder / "fetch.py").write_text("open('fetched', 'a').write('once\\n')\n")
-    measured = {
-        "arguments": BATCH,
-        "sweep": {"launcher": ["srun", "torchrun"]},
-        "prepare": ["fetch.py"],
-    }
+    measured = {"arguments": BATCH, "sweep": {"launcher": ["srun", "torchrun"]}, "prepare": ["fetch.py"]}
     study.configure({"own": OWN | measured}, prelude=["true"])
     names = [f"d2x2.launcher-{launcher}.r1" for launcher in ("srun", "torchrun")]
     wanted = [f"results/own/runs/{name}/{RECORD}" for name in names]
@@ -70,7 +64,7 @@ def test_what_rounds_ask_for_becomes_jobs_and_the_report_has_the_planted_answer(
                 "warmup_steps": 5,
                 "repeats": 2,
                 "decision": {"min_efficiency": 0.85},
-            },
+            }
         },
         devices_per_node=2,
         # a job of another run on its nodes would set a run apart

@@ -3,8 +3,6 @@
 The runs of a study meet theirs at once: a cluster's reactions take seconds, whatever a test does.
 """
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import time

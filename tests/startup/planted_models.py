@@ -1,7 +1,5 @@
 """Models with which tests plant faults and loads, each by the function that builds it."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal

@@ -4,8 +4,6 @@ A study of the tests names `planted_NAME`; the function NAME of planted_models.p
 these names: messages and pages are those that users get.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Sequence

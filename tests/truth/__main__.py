@@ -7,8 +7,6 @@ on. The exit status is 1 if more than 2 % of a cell's answers are clear and wron
 beginning; all of them take some minutes on two cores.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

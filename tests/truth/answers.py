@@ -1,7 +1,5 @@
 """How good the product's answers to planted studies are."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Literal
 

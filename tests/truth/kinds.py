@@ -5,8 +5,6 @@ the order of their starts is a ``Machine``: noise, drift, slow runs, siblings. R
 jobs first.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace

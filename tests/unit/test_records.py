@@ -1,7 +1,5 @@
 """A record is read whole or not at all, and a damaged one is refused with its file and the fix."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -15,13 +13,7 @@ from tests.planted_records import measurements, provenance, run_record
 from tests.small_runs import definition
 from tests.waiting import LIMIT_SECONDS
 
-from scalewise.records import (
-    RECORD,
-    RecordError,
-    Window,
-    read_run,
-    write_json,
-)
+from scalewise.records import RECORD, RecordError, Window, read_run
 
 DEFINITION = definition(2, learning_rate=0.1)
 SUMMARY_RECORD = run_record(
@@ -82,13 +74,6 @@ def test_a_writer_that_is_killed_at_any_moment_leaves_a_whole_file(tmp_path: Pat
         seen += [path.read_text(encoding="utf-8")] if path.exists() else []
         # readers see one of two texts, never a part
         assert all(text == text[0] * 1_000_000 for text in seen)
-
-
-def test_a_summary_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    failed = {"outcome": "out-of-memory", "reason": "rank 0", "measurements": None, "provenance": None}
-    for record in (SUMMARY_RECORD, SUMMARY_RECORD.model_copy(update=failed)):
-        write_json(tmp_path / RECORD, record)
-        assert read_run(tmp_path) == record
 
 
 WHOLE = SUMMARY_RECORD.model_dump_json()

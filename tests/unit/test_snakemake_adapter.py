@@ -1,7 +1,5 @@
 """What Scalewise uses of Snakemake's internals, each checked with the oldest and the newest Snakemake."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

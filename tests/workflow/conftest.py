@@ -1,7 +1,5 @@
 """Real Snakemake on the real workflow, in new folders."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

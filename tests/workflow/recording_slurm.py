@@ -1,7 +1,5 @@
 """A Slurm that writes down how each job is asked for, and then refuses it: no test need wait for an end."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

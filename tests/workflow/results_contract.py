@@ -1,7 +1,5 @@
 """The contract of results/: files, columns and keys that users rely on, listed in results_contract.yaml."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

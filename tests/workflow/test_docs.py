@@ -1,10 +1,11 @@
 """What all documents say is true: links, commands, configurations, names of files and keys."""
 
-from __future__ import annotations
-
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 import textwrap
 from collections import Counter
 from functools import cache
@@ -70,12 +71,16 @@ def commands(document: Path) -> list[str]:
     return [command for line in lines if (command := re.sub(r"(^|\s)#.*", "", line).strip())]
 
 
-def spans(document: Path) -> list[str]:
-    """What stands in backquotes within the text of a document."""
-    text = re.sub(
+def prose(document: Path) -> str:
+    """The text of a document without its code blocks."""
+    return re.sub(
         r"^ *```.*?^ *```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
     )
-    return re.findall(r"(?<!`)`([^`\n]+)`(?!`)", text)
+
+
+def spans(document: Path) -> list[str]:
+    """What stands in backquotes within the text of a document."""
+    return re.findall(r"(?<!`)`([^`\n]+)`(?!`)", prose(document))
 
 
 def not_run(command: str) -> bool:
@@ -95,12 +100,9 @@ def dry_runs() -> list[str]:
 
 def anchors(document: Path) -> set[str]:
     """The anchors that GitHub gives to a document's headings."""
-    text = re.sub(
-        r"^ *```.*?^ *```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
-    )
     seen: Counter[str] = Counter()
     found = set()
-    for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
+    for heading in re.findall(r"^#+ (.+)$", prose(document), re.MULTILINE):
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
         slug = re.sub(r"[^\w\- ]", "", plain).strip().replace(" ", "-")
         found.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
@@ -260,3 +262,51 @@ def test_a_message_of_the_troubleshooting_page_is_in_the_code(message: str) -> N
     longest = max(message.split("..."), key=len)
     assert len(longest) >= 12, "it says too little to be found"
     assert longest in code()
+
+
+# --- the benchmarks that a page names ------------------------------------------------------------------
+
+
+OFFLINE = {
+    "GIT_CONFIG_COUNT": "1",
+    "GIT_CONFIG_KEY_0": "url./nothing/.insteadOf",
+    "GIT_CONFIG_VALUE_0": "https://github.com/",
+}
+"""GitHub is not asked."""
+MINUTES = {"gpu", "gpu-wide-resnet", "gpu-resnet18", "gpu-transformer"}
+"""Benchmarks that take minutes on a CPU."""
+NOT_MEASURED = {
+    "allocation": "needs sbatch, and SBATCH_ACCOUNT and SBATCH_PARTITION",
+    "own-scripts": "not run: ",
+}
+"""What a benchmark says that lacks something here."""
+
+
+def named() -> set[str]:
+    """Benchmarks in the commands of all documents."""
+    texts = (path.read_text(encoding="utf-8") for path in DOCUMENTS)
+    return {name for text in texts for name in re.findall(r"benchmarks/run\.py ([a-z0-9-]+)", text)}
+
+
+@pytest.mark.parametrize("name", sorted(named() - MINUTES))
+def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "benchmarks" / "run.py"), name, "--small"]
+    outside = {key: value for key, value in os.environ.items() if not key.startswith("SBATCH_")} | OFFLINE
+    done = subprocess.run(command, cwd=tmp_path, env=outside, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    # without the headings and the line below them
+    rows = [line for line in done.stdout.splitlines() if line.startswith("| ")][2:]
+    assert rows, done.stdout
+    if name in NOT_MEASURED:
+        assert all(NOT_MEASURED[name] in row for row in rows)
+    else:
+        # n is the last column but one
+        assert all(int(row.split("|")[-3].replace(",", "")) >= 1 for row in rows), done.stdout
+
+
+def test_without_a_gpu_everything_for_one_says_so() -> None:
+    command = [sys.executable, "-m", "benchmarks.on_gpu"]
+    hidden = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": ""}
+    done = subprocess.run(command, cwd=ROOT, env=hidden, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 tests run" in done.stdout

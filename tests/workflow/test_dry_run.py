@@ -1,7 +1,5 @@
 """What a user sees before anything runs."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

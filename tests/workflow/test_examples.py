@@ -1,7 +1,5 @@
 """The shipped examples: each plans as it is, and runs to its report when it is made small."""
 
-from __future__ import annotations
-
 import html
 import os
 import re

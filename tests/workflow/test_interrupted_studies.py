@@ -1,7 +1,5 @@
 """A study on one machine that is interrupted leaves nothing running, and resumes where it stopped."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The workflow as a module of another one."""
 
-from __future__ import annotations
-
 import html
 import json
 import shutil

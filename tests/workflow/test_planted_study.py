@@ -1,7 +1,5 @@
 """Studies whose speeds are planted: their records become answers and pages by the rules' own commands."""
 
-from __future__ import annotations
-
 import json
 import math
 from html import unescape

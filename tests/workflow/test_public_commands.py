@@ -1,41 +1,61 @@
-"""Commands of README and docs that run a study, each once to its end, in a copy of the checkout."""
-
-from __future__ import annotations
+"""Commands of README and docs that run a study, each once to its end, in a clone of this checkout."""
 
 import json
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
-from tests.clone import shorten
+from tests.machine import needs_two_cores
 from tests.paths import ROOT
 from tests.shrunk_examples import place_data, shrunk
-from tests.workflow.test_docs import OWN_PROGRAM, PROGRAM, blocks
-from tests.workflow.workplace import Outcome, Workplace, copy_checkout
+from tests.workflow.test_docs import OWN_PROGRAM, PROGRAM, blocks, commands, spans
+from tests.workflow.workplace import Outcome, Workplace
 
 pytestmark = pytest.mark.contract
 
 
-def checkout(place: Path, python: Path) -> Workplace:
-    """Return a copy of the checkout with an installed .venv, as after `make setup`."""
-    copy_checkout(place)
-    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
-        shutil.copy(ROOT / name, place)
-    (venv := place / ".venv").mkdir()
-    for name in ("bin", "lib", "pyvenv.cfg"):
-        (venv / name).symlink_to(Path(sys.prefix) / name)
+def clone(folder: Path) -> Path:
+    """Copy the files that git has, and link the installed environment, as after `make setup`."""
+    if not (Path(sys.prefix) / "bin" / "activate").exists():
+        pytest.skip(f"{sys.prefix} is no virtual environment")
+    command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip(f"{ROOT} is no git repository")
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    (venv := folder / ".venv").mkdir()
+    for part in ("bin", "lib", "pyvenv.cfg"):
+        (venv / part).symlink_to(Path(sys.prefix) / part)
     (venv / "run.installed").touch()
-    return Workplace(place, python)
+    return folder
+
+
+def shorten(shipped: Path) -> None:
+    """Make the shipped study short: one repeat of one series each.
+
+    Args:
+        shipped: Its configuration, config/experiments.yaml of a copy.
+    """
+    config = yaml.safe_load(shipped.read_text(encoding="utf-8"))
+    strong, transformer = config["experiments"].values()
+    strong |= {"epochs": 2, "warmup_steps": 4, "repeats": 1}
+    transformer |= {"model": "transformer-1M", "steps": 4, "repeats": 1}
+    transformer["sweep"] = {"gradient_as_bucket_view": [False]}
+    shipped.write_text(yaml.safe_dump(config), encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def shipped(tmp_path_factory: pytest.TempPathFactory, preloaded_python: Path) -> Workplace:
     """A checkout whose shipped study is short: one repeat of one series each."""
-    workplace = checkout(tmp_path_factory.mktemp("checkout"), preloaded_python)
+    workplace = Workplace(clone(tmp_path_factory.mktemp("checkout")), preloaded_python)
     shorten(workplace.folder / "config" / "experiments.yaml")
     return workplace
 
@@ -82,7 +102,7 @@ def test_the_preflight_of_the_shipped_study_finds_all_ok_on_one_machine(shipped:
 def test_princetons_example_of_one_epoch_runs_to_its_report_with_a_machines_facts_in_olivias_site_file(
     tmp_path: Path, preloaded_python: Path
 ) -> None:
-    workplace = checkout(tmp_path / "checkout", preloaded_python)
+    workplace = Workplace(clone(tmp_path / "checkout"), preloaded_python)
     site, example = "profiles/sites/sigma2-olivia.yaml", "config/examples/princeton-mnist.yaml"
     facts = {"accelerator": "cpu", "devices_per_node": 1, "cpus_per_node": 2, "python": str(preloaded_python)}
     place_data(workplace.folder)
@@ -111,7 +131,7 @@ def test_princetons_example_of_one_epoch_runs_to_its_report_with_a_machines_fact
 def test_scalewises_snakefile_runs_a_program_from_its_project_and_leaves_the_results_there(
     tmp_path: Path, preloaded_python: Path
 ) -> None:
-    scalewise = checkout(tmp_path / "scalewise", preloaded_python).folder
+    scalewise = clone(tmp_path / "scalewise")
     project = Workplace(tmp_path / "project", preloaded_python)
     project.folder.mkdir()
     (project.folder / "SW").symlink_to(scalewise)
@@ -128,3 +148,41 @@ def test_scalewises_snakefile_runs_a_program_from_its_project_and_leaves_the_res
     assert "Report: results/report.html" in outcome.text
     assert (project.folder / "results" / "report.html").exists()
     assert sorted(scalewise.iterdir()) == before
+
+
+# --- the README's commands work one after the other, in an empty folder and a new shell ----------------
+
+
+README = ROOT / "README.md"
+CLONE = ["git clone <address of this repository> scalewise", "cd scalewise"]
+REPORT = "python workflow/scripts/cli.py report"
+
+
+@needs_two_cores
+@pytest.mark.starts_ranks
+def test_its_commands_for_one_machine_run_in_their_order(tmp_path: Path) -> None:
+    """What is replaced: the clone by a copy of its files, the installation by this Python's, repeats by 1."""
+    own = commands(README)
+    assert own[:2] == CLONE
+    (cluster,) = (number for number, command in enumerate(own) if command == "make setup")
+    assert any(command.startswith("snakemake ") for command in own[:cluster])
+    assert REPORT in spans(README)
+    folder = clone(tmp_path / "scalewise")
+    shorten(folder / "config" / "experiments.yaml")
+    (example,) = blocks(README, "yaml")
+    # as written, but for its repeats
+    (folder / "study.yaml").write_text(f"defaults: {{repeats: 1}}\n{example}", encoding="utf-8")
+    script = "\n".join(["set -ex", *own[2:cluster], REPORT])
+    shell = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    assert subprocess.run(["/bin/sh", "-c", "command -v snakemake"], env=shell, check=False).returncode != 0
+    done = subprocess.run(
+        ["/bin/sh", "-c", script], cwd=folder, env=shell, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    # the shipped study's, then that of study.yaml
+    for experiment in ("digits-strong", "my-training"):
+        answer = json.loads((folder / "results" / experiment / "answer.json").read_text(encoding="utf-8"))
+        assert f"{experiment}: {answer['verdict']}" in done.stderr
+    (answer,) = json.loads((folder / "results" / "decision.json").read_text(encoding="utf-8"))
+    assert answer["experiment"] == "my-training"
+    assert done.stdout.splitlines()[-1] == "Report on all runs: results/report.html"

@@ -1,7 +1,5 @@
 """Disturbed runs are made again by one command and the next snakemake, and no others."""
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path

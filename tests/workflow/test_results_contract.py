@@ -1,7 +1,5 @@
 """Columns, keys and types below results/ that users rely on, in studies as they are made now."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from html import unescape

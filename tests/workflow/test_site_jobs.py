@@ -3,8 +3,6 @@
 A site's jobs are those of the examples that name it; a small study stands in where there is none.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """What a user of a cluster sees before anything is sent to it, on a machine without Slurm."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -3,8 +3,6 @@
 The answers follow from the planted speeds by arithmetic, and were not copied from what a program said.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Studies with planted speeds, and the answer that they get from the table of their runs on."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What Slurm's accounting holds of the jobs: the waits, or why they are unknown."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,14 +1,13 @@
 """What could be wrong with an answer in a system: each question with its action and its certainty."""
 
-from __future__ import annotations
+from collections.abc import Callable, Sequence
 
-from typing import Any
-
+import numpy as np
 import pandas as pd
 import pytest
 from tests.unit.analysis.planted import ONLY, Planted, make_runs, spread
 
-from scalewise.analysis.answer import Answer
+from scalewise.analysis.blocks import separable, verified_blocks
 from scalewise.analysis.cautions import REDO
 
 RATES = {1: 100.0, 2: 190.0, 4: 350.0, 8: 400.0}
@@ -16,20 +15,9 @@ RATES = {1: 100.0, 2: 190.0, 4: 350.0, 8: 400.0}
 QUIET = Planted({(ONLY, devices): spread(rate) for devices, rate in RATES.items()})
 
 
-def answer_on(runs: pd.DataFrame, **keys: Any) -> Answer:
-    return QUIET.analysis(runs=runs, **keys).answer
-
-
 def where(runs: pd.DataFrame, devices: int, repeat: int | None = None) -> pd.Series:
     found = runs["devices"] == devices
     return found if repeat is None else found & (runs["repeat"] == repeat)
-
-
-def test_a_quiet_study_is_clear_and_has_nothing_to_do() -> None:
-    answer = QUIET.analysis().answer
-    assert (answer.devices, answer.certainty) == (4, "clear")
-    assert not answer.cautions
-    assert answer.to_do == "Nothing more to measure."
 
 
 @pytest.mark.parametrize(("apart", "certainty"), [(1, "clear"), (8, "likely")])
@@ -58,26 +46,68 @@ def test_a_collapse_of_the_accuracy_is_never_clear(at_eight: float, certainty: s
     assert (answer.devices, answer.certainty) == (8, certainty)
 
 
-def test_counts_of_another_day_are_named() -> None:
-    runs = make_runs({(ONLY, devices): spread(rate) for devices, rate in RATES.items()})
-    later = pd.to_datetime(runs["started_at"]) + pd.Timedelta(days=2)
-    runs["started_at"] = runs["started_at"].where(runs["devices"] != 4, later.map(pd.Timestamp.isoformat))
-    answer = answer_on(runs)
-    assert answer.certainty == "doubtful"
-    assert "4 GPUs are of other days" in answer.reason
-
-
 def test_counts_on_nodes_of_their_own_are_named() -> None:
     runs = make_runs({(ONLY, devices): spread(rate) for devices, rate in RATES.items()})
-    answer = answer_on(runs.assign(hosts="node" + runs["devices"].astype(str)))
+    answer = QUIET.analysis(runs=runs.assign(hosts="node" + runs["devices"].astype(str))).answer
     assert answer.certainty == "doubtful"
     assert "other nodes" in answer.reason
 
 
-@pytest.mark.parametrize("repeats", [1, 2])
-def test_fewer_than_three_runs_are_never_clear(repeats: int) -> None:
-    study = Planted({(ONLY, d): spread(rate, repeats=repeats) for d, rate in RATES.items()})
-    answer = study.analysis().answer
-    assert answer.devices == 4
-    assert answer.certainty == "likely"
-    assert "(" not in next(each for each in answer.figures if each.label == "Speed").text
+# --- blocks of runs by their starts --------------------------------------------------------------------
+
+
+Job = tuple[int, int]
+"""Devices and repeat."""
+COUNTS = (1, 2, 4, 8)
+
+
+def started(jobs: Sequence[Job]) -> pd.DataFrame:
+    """Return runs that started one after the other, ten minutes apart."""
+    rows = [
+        {
+            "devices": devices,
+            "repeat": repeat,
+            "hosts": "here",
+            "started": 600.0 * n,
+            "ended": 600.0 * n + 500,
+        }
+        for n, (devices, repeat) in enumerate(jobs)
+    ]
+    return pd.DataFrame(rows)
+
+
+def shuffled(repeats: int = 3) -> list[Job]:
+    generator = np.random.default_rng(0)
+    return [(int(n), repeat) for repeat in range(1, repeats + 1) for n in generator.permutation(COUNTS)]
+
+
+def test_shuffled_repeats_are_blocks_and_a_queue_has_none() -> None:
+    runs = started(shuffled())
+    assert verified_blocks(runs).tolist() == runs["repeat"].tolist()
+    # small jobs first
+    assert set(verified_blocks(started(sorted(shuffled())))) == {0}
+
+
+def test_a_repeat_that_interleaves_with_another_is_no_block() -> None:
+    jobs = shuffled(repeats=4)
+    jobs[7], jobs[8] = jobs[8], jobs[7]
+    found = verified_blocks(started(jobs)).groupby([repeat for _, repeat in jobs]).max()
+    assert found.tolist() == [1, 0, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("key", "apart"),
+    [
+        (lambda job: job, (1, 8)),
+        (lambda job: (-job[0], job[1]), (1, 8)),
+        (lambda job: (job[0] == 8, job[1], job[0]), (8,)),
+        (lambda job: (job[0] > 1, job[1], job[0]), (1,)),
+    ],
+    ids=["small first", "large first", "the most devices last", "the baseline first"],
+)
+@pytest.mark.parametrize("repeats", [3, 6])
+def test_counts_that_a_queue_started_apart_are_not_separable(
+    key: Callable[[Job], tuple[int, ...]], apart: tuple[int, ...], repeats: int
+) -> None:
+    found = separable(started(sorted(shuffled(repeats=repeats), key=key)), 1)
+    assert (found.apart, found.in_time) == (apart, False)

@@ -1,7 +1,5 @@
 """Which runs a speedup may join, what differs between the others, and what the provenance lists of both."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -87,26 +85,20 @@ def test_no_speedup_joins_runs_that_differ_and_what_differs_is_named_with_both_v
     assert difference in table["note"].iloc[1]
 
 
-def on_one_node(**versions: str) -> dict[str, Any]:
-    return {"environments": [environment("node-a", versions={"torch": "2.15.0"} | versions)]}
-
-
 @pytest.mark.parametrize(
-    ("one", "two", "apart", "caution"),
-    [
-        (on_one_node(driver="580.65.06"), on_one_node(driver="580.95.05"), False,
-         "the patch of driver (580.65.06; 580.95.05)"),
-        (on_one_node(driver="580.65.06"), on_one_node(driver="590.10.01"), True,
-         "the patch of driver (580.65.06; 590.10.01)"),
-    ],
-    ids=["a patch of the driver", "another branch of it"],
-)  # fmt: skip
-def test_what_cannot_change_the_speed_is_a_caution_and_costs_no_run(
-    tmp_path: Path, one: dict[str, Any], two: dict[str, Any], apart: bool, caution: str
+    ("driver", "apart"), [("580.95.05", False), ("590.10.01", True)], ids=["a patch of it", "another branch"]
+)
+def test_another_driver_keeps_runs_apart_but_for_its_patch_and_is_a_caution(
+    tmp_path: Path, driver: str, apart: bool
 ) -> None:
-    tables = collected(tmp_path, {"d1.r1": {"origin": NEW | one}, "d2.r1": {"origin": NEW | two}})
+    runs = {}
+    for run, version in (("d1.r1", "580.65.06"), ("d2.r1", driver)):
+        found = environment("node-a", versions={"torch": "2.15.0", "driver": version})
+        runs[run] = {"origin": NEW | {"environments": [found]}}
+    tables = collected(tmp_path, runs)
     assert (OTHER_CONDITIONS in set(tables.runs["outcome"])) == apart
     assert (len(set(tables.runs["fingerprint"])) == 2) == apart
+    caution = f"the patch of driver (580.65.06; {driver})"
     assert any(caution in each for each in origin_cautions(tables.origins))
 
 

@@ -1,7 +1,5 @@
 """Disturbed and unsteady runs and efficiencies above 1, planted as records and followed to the answer."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -116,12 +114,7 @@ def test_a_run_is_set_apart_if_it_was_disturbed_and_comparable_others_of_its_poi
 
 
 @pytest.mark.parametrize(
-    ("runs", "requested"),
-    [
-        (QUIET_1, 3),
-        ([*QUIET_1[:2], *busy([(716.0, 0.9)])], 4),
-        (busy(BUSY), 6),
-    ],
+    ("runs", "requested"), [(QUIET_1, 3), ([*QUIET_1[:2], *busy([(716.0, 0.9)])], 4), (busy(BUSY), 6)]
 )
 def test_disturbed_runs_are_measured_again(tmp_path: Path, runs: Sequence[Measured], requested: int) -> None:
     points, grows = {1: runs, 2: QUIET_2}, {"repeats": {"min": 3, "max": 10}}

@@ -4,8 +4,6 @@
 prints the difference. What an answer says of a number is checked elsewhere; here is how it is said.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Which runs a study makes next, on curves whose answer is known, and what its budget pays."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

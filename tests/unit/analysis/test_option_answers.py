@@ -1,15 +1,11 @@
 """What a value of an option gains, on how many CPUs, and when it competes: options.csv and the answer."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import stats
 from tests.planted_study import Law, PlantedStudy, experiments
@@ -20,19 +16,15 @@ from scalewise.plan.runs.run_definition import RunDefinition
 from scalewise.plan.runs.runs import Options
 
 
-def gains(points: Mapping[tuple[str, int], Any], values: list[Any], key: str, **columns: Any) -> pd.DataFrame:
-    """Return options.csv of a sweep over one option, whose value each series is named by."""
-    options: dict[str, Options] = {str(value): ((key, value),) for value in values}
-    return analysis_of(make_runs(points, **columns), options, sweep={key: values}).options
-
-
 def test_of_sixteen_options_only_the_one_that_doubles_the_speed_is_called_faster() -> None:
     """By p values that are not adjusted for their number, others are called faster or slower, too."""
     logs = np.random.default_rng(1).normal(0, 0.03, (17, 3))
     logs[7] += math.log(2)
     values = list(range(1, 18))
     points = {(str(value), 4): list(100 * np.exp(each)) for value, each in zip(values, logs, strict=True)}
-    table = gains(points, values, "bucket_cap_mb", started_at=None)
+    options: dict[str, Options] = {str(value): (("bucket_cap_mb", value),) for value in values}
+    runs = make_runs(points, started_at=None)
+    table = analysis_of(runs, options, sweep={"bucket_cap_mb": values}).options
     alone = [stats.ttest_ind(each, logs[0], equal_var=False).pvalue for each in np.delete(logs, [0, 7], 0)]
     assert min(alone) < 0.05
     assert table.loc[table["p_adjusted"] < 0.05, "value"].tolist() == [8]

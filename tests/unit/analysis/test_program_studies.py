@@ -1,7 +1,5 @@
 """Studies of programs, from their records to the answer: planted speeds are found, the unknown is said."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -38,14 +38,7 @@ from scalewise.execution.run_folder import (
 from scalewise.execution.start import RankProcesses
 from scalewise.plan.launch import Launch
 from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.records import (
-    FAILURE,
-    RECORD,
-    Failure,
-    read_failure,
-    read_run,
-    write_json,
-)
+from scalewise.records import FAILURE, RECORD, Failure, read_failure, read_run, write_json
 
 PREAMBLE = """
 import os, signal, sys, time
@@ -95,10 +88,6 @@ class OneRun:
         failure = read_failure(self.folder)
         assert failure is not None
         return failure
-
-    def write_result(self, run: RunDefinition = RUN) -> None:
-        inputs = input_hashes(run, None)
-        write_json(self.folder / RECORD, run_record(run, provenance=provenance(run, inputs=inputs)))
 
 
 @pytest.fixture
@@ -188,7 +177,8 @@ def test_a_terminal_that_is_gone_costs_neither_the_reason_nor_the_log(
 
 @pytest.mark.fault(15)
 def test_a_run_whose_result_another_job_has_left_is_not_trained(one: OneRun) -> None:
-    one.write_result()
+    origin = provenance(RUN, inputs=input_hashes(RUN, None))
+    write_json(one.folder / RECORD, run_record(RUN, provenance=origin))
     before = (one.folder / RECORD).read_bytes()
     one.train("Path(sys.argv[1]).parent.joinpath('trained').touch()")
     assert (one.folder / RECORD).read_bytes() == before
@@ -372,9 +362,8 @@ def test_what_a_budget_has_left_for_another_try_is_known_before_a_job_is_submitt
 # --- processes and their surroundings ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("launcher", ["popen", "srun"])
 def test_ranks_are_not_the_task_of_the_interactive_session(
-    launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = [
         *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_STEP_ID"),

@@ -1,13 +1,15 @@
-"""What the ranks of the hello job report."""
+"""What the ranks of the hello job report, and what its hardware promises."""
 
-from __future__ import annotations
-
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from tests.small_runs import definition, site_of
 
+import hello
 from scalewise.execution.preflight_job import check_report, judge
 from scalewise.site.preflight import Finding, Preflight
 
@@ -89,3 +91,32 @@ def test_ranks_without_a_report_are_not_ok_with_their_last_words(
     assert finding.state == "NOT OK"
     assert "over 1x2 ended without a report (exit code 1): " in finding.text
     assert said in finding.text
+
+
+@pytest.mark.parametrize(
+    ("links", "expected"), [(18, ("18 NVLinks", 450e9)), (0, ("PCIe 5 x16", pytest.approx(63e9, rel=0.01)))]
+)
+def test_the_link_inside_a_node_is_what_the_driver_reports(
+    links: int, expected: tuple[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that reports so many NVLinks of 25 GB/s, and PCIe 5 with 16 lanes."""
+
+    def state(_gpu: str, link: int) -> bool:
+        if not links:
+            raise NotImplementedError
+        return link < links
+
+    nvml = SimpleNamespace(
+        NVMLError=NotImplementedError,
+        NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON=90,
+        NVML_NVLINK_MAX_LINKS=36,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByUUID=str,
+        nvmlDeviceGetNvLinkState=state,
+        nvmlDeviceGetFieldValues=lambda *_: [SimpleNamespace(value=SimpleNamespace(uiVal=25_000))],
+        nvmlDeviceGetMaxPcieLinkGeneration=lambda _gpu: 5,
+        nvmlDeviceGetMaxPcieLinkWidth=lambda _gpu: 16,
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: SimpleNamespace(uuid="1"))
+    assert hello.node_link(torch.device("cuda")) == expected

@@ -14,11 +14,7 @@ from tests.small_runs import definition, rank_setup
 
 from scalewise.config.program import ProgramSettings
 from scalewise.execution.rank_files import RankFiles
-from scalewise.execution.reason import (
-    SILENT_SECONDS,
-    explain_os_error,
-    failure_of,
-)
+from scalewise.execution.reason import SILENT_SECONDS, explain_os_error, failure_of
 from scalewise.execution.run_folder import last_line
 from scalewise.execution.watchdog import Ended
 

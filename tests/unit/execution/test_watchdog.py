@@ -1,7 +1,5 @@
 """When ranks at work are ended, and whether their program may save before, by a clock of the test's."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

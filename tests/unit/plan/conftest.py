@@ -1,7 +1,5 @@
 """Studies as a user writes them: text in a file, on a site whose facts are known."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,10 +10,16 @@ import pytest
 from snakemake_executor_plugin_slurm.submit_string import get_submit_command
 from snakemake_executor_plugin_slurm.utils import set_gres_string
 from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
-from tests.stand_ins import Resources
 from tests.unit.plan.refusals import StudyFolder
 
 from scalewise.plan.planned_study import Study
+
+
+class Resources(SimpleNamespace):
+    """As Snakemake gives them to an executor: attributes, and ``get``."""
+
+    def get(self, name: str, default: object = None) -> object:
+        return getattr(self, name, default)
 
 
 def sbatch_line(resources: Mapping[str, Any], threads: int = 1, comment: str = "rule_train") -> str:

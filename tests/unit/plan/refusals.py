@@ -1,7 +1,5 @@
 """Studies and sites as a user writes them, and a folder in which they are planned."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,22 +1,23 @@
 """Planning ends in a plan that fits or in messages with file and line, for any study and site."""
 
-from __future__ import annotations
-
+import copy
 import json
+import math
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from hypothesis.strategies import SearchStrategy
+from hypothesis.strategies import DrawFn, SearchStrategy
+from tests.paths import ROOT
 from tests.reliability.thoroughness import times
 from tests.unit.plan.conftest import sbatch_line
-from tests.unit.plan.fuzzed_studies import SITES, STUDIES, damaged, damaged_text, spelled
 from tests.unit.plan.refusals import StudyFolder
 from tests.workflow.workplace import filled_in
 
@@ -29,6 +30,99 @@ from scalewise.plan.runs.allocation import sbatch_options
 from scalewise.plan.runs.run_definition import RunDefinition
 
 pytestmark = pytest.mark.slow
+
+SHIPPED = (ROOT / "config" / "experiments.yaml", *sorted((ROOT / "config" / "examples").glob("*.yaml")))
+STUDIES = [path.read_text(encoding="utf-8") for path in SHIPPED]
+SITES = [
+    filled_in(path) for path in sorted((ROOT / "profiles").rglob("*.yaml")) if path.name != "config.yaml"
+]
+
+HOSTILE = [
+    *("$(touch sprung)", "`touch sprung`", "; touch sprung", "a | tee sprung", "'", '"', "\\", "a\nb", "\t"),
+    *("\0", "\x1b[31m", "\x85", "\u2028", "\u202e", "é", "", " ", "-rf", "--wrap=id", "../x", "{run}", "*"),
+    *("~", "#", "a" * 300, "yes", "1e-3"),
+]
+"""Text that a shell, a terminal, a file system or a template would take for more than text."""
+
+EXTREME: list[Any] = [
+    *(None, True, 0, -1, 1, 2, 1.5, 1e308, math.nan, math.inf, 2**63, 10**400, 16**5000, -(16**5000)),
+    *([], {}, [[]], [None], [{}], {"a": {"b": 1}}, {"": 1}, [1, 1], [2, 2.0, "2"], {None: 1}, b"\xff"),
+]
+"""Values of every other type, and numbers beyond all that is meant."""
+
+PIECES = [
+    *(b"\t", b"\0", b"\xff", b"\xef\xbb\xbf", b"\r", b" ", b": ", b"- ", b"? ", b"? [a]\n: b\n", b"---\n"),
+    *b"""# ' " [ { , ! ~ @ | 2001-99-99""".split(),
+    *(
+        b"&a [*a]",
+        b"<<: *a",
+        b"<<: 3",
+        b"!!int abc",
+        b"%YAML 9.9\n",
+        b"!!python/object/apply:os.mkdir [sprung]",
+        b"\xed\xa0\x80",
+    ),
+    *(b"[" * 3000, b"{a: " * 3000, b"0x" + b"f" * 9000, b"9" * 9000, b"x" * 300),
+]
+"""What YAML gives a meaning to, or trips over."""
+
+anything: SearchStrategy[Any] = st.sampled_from([*EXTREME, *HOSTILE]) | st.integers() | st.text(max_size=12)
+
+
+@st.composite
+def damaged(draw: DrawFn, sound: dict[Any, Any]) -> dict[Any, Any]:
+    """A sound mapping with up to three of its keys or values dropped, renamed, added or replaced."""
+    content = copy.deepcopy(sound)
+    for _ in range(draw(st.integers(1, 3))):
+        if not (holders := _holders(content)):
+            break
+        holder = draw(st.sampled_from(holders))
+        key = draw(st.sampled_from(list(holder) if isinstance(holder, dict) else range(len(holder))))
+        how = draw(st.sampled_from(["replace", "replace", "drop", "rename", "add"]))
+        if how == "drop":
+            del holder[key]
+        elif how == "replace" or isinstance(holder, list):
+            holder[key] = copy.deepcopy(draw(anything))
+        else:
+            name = draw(st.sampled_from([*HOSTILE, 3, None, True, f"{key}s", "sweep"]))
+            holder[name] = holder.pop(key) if how == "rename" else copy.deepcopy(draw(anything))
+    return content
+
+
+def _holders(content: Any) -> list[Any]:
+    """Return every mapping and list that holds something."""
+    if not isinstance(content, (dict, list)) or not content:
+        return []
+    inner = content.values() if isinstance(content, dict) else content
+    return [content, *(holder for each in inner for holder in _holders(each))]
+
+
+@st.composite
+def damaged_text(draw: DrawFn, sound: bytes) -> bytes:
+    """A file with up to three pieces put in, or parts taken out."""
+    text = sound
+    for _ in range(draw(st.integers(1, 3))):
+        begin = draw(st.integers(0, len(text)))
+        end = begin + draw(st.sampled_from([0, 0, 1, 40, len(text)]))
+        text = text[:begin] + draw(st.sampled_from([b"", *PIECES])) + text[end:]
+    return text
+
+
+class _Speller(yaml.SafeDumper):
+    """Writes numbers too long for decimal digits in hexadecimal ones, which YAML reads."""
+
+    def represent_int(self, data: int) -> yaml.ScalarNode:
+        text = str(data) if abs(data) < 10**4000 else hex(data)
+        return self.represent_scalar("tag:yaml.org,2002:int", text)
+
+
+_Speller.add_representer(int, _Speller.represent_int)
+
+
+def spelled(content: object) -> str:
+    """Write content as a user could have written it."""
+    return str(yaml.dump(content, Dumper=_Speller, sort_keys=False, allow_unicode=True))
+
 
 QUOTED = re.compile(r"'[^']*'(?:\"'\"'[^']*')*")
 SAFE = re.compile(r"[A-Za-z0-9@%+=:,./_ -]*")
@@ -86,18 +180,17 @@ def options_of(words: list[str] | tuple[str, ...]) -> dict[str, str]:
     return dict(named)
 
 
-SOUND_STUDIES = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in STUDIES]
-SOUND_SITES = [yaml.safe_load(filled_in(path)) for path in SITES]
-STUDY_TEXTS = [path.read_bytes() for path in STUDIES]
-SITE_TEXTS = [filled_in(path).encode() for path in SITES]
-DAMAGED: dict[str, tuple[SearchStrategy[object], SearchStrategy[object]]] = {
-    "shipped configurations with other keys and values": (
-        st.sampled_from(SOUND_STUDIES).flatmap(lambda study: st.just(study) | damaged(study)),
-        st.sampled_from(SOUND_SITES).flatmap(lambda site: st.just(site) | damaged(site)),
+def sound_or(damage: Callable[..., SearchStrategy[object]], texts: list[Any]) -> SearchStrategy[object]:
+    """Draw one of these, as it is or with a damage."""
+    return st.sampled_from(texts).flatmap(lambda sound: st.just(sound) | damage(sound))
+
+
+DAMAGED = {
+    "shipped configurations with other keys and values": tuple(
+        sound_or(damaged, [yaml.safe_load(text) for text in texts]) for texts in (STUDIES, SITES)
     ),
-    "shipped files with damaged text": (
-        st.sampled_from(STUDY_TEXTS).flatmap(lambda study: st.just(study) | damaged_text(study)),
-        st.sampled_from(SITE_TEXTS).flatmap(lambda site: st.just(site) | damaged_text(site)),
+    "shipped files with damaged text": tuple(
+        sound_or(damaged_text, [text.encode() for text in texts]) for texts in (STUDIES, SITES)
     ),
 }
 

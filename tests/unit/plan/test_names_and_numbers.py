@@ -1,7 +1,5 @@
 """Facts by their names, device counts as shapes, samples as steps of ranks, and numbers as plain digits."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace
@@ -12,12 +10,7 @@ from scalewise.analysis.words import format_ratio
 from scalewise.config.catalog.datasets import DatasetFacts, dataset_facts
 from scalewise.config.catalog.models import normalises_over_batch
 from scalewise.config.shape import shape_for
-from scalewise.plan.formatting import (
-    counts_text,
-    duration_text,
-    format_3sig,
-    percent,
-)
+from scalewise.plan.formatting import counts_text, duration_text, format_3sig, percent
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The plan of a study in its file: written by the main process, read by jobs and commands."""
 
-from __future__ import annotations
-
 import stat
 from pathlib import Path
 
@@ -48,8 +46,7 @@ def test_a_folder_that_cannot_take_the_file_is_named_with_the_reason(plan: Plan,
 
 
 @pytest.mark.parametrize(
-    ("environ", "said"),
-    [({}, f"{PLAN} is not set"), ({PLAN: "gone.json"}, "gone.json: the plan")],
+    ("environ", "said"), [({}, f"{PLAN} is not set"), ({PLAN: "gone.json"}, "gone.json: the plan")]
 )
 def test_a_job_without_its_plan_ends_with_a_message(environ: dict[str, str], said: str) -> None:
     with pytest.raises(SystemExit, match=said):

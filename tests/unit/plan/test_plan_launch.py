@@ -3,11 +3,8 @@
 launches.txt and job_scripts.txt have the words; what a shell makes of a site's lines and of a script is run.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -77,12 +74,7 @@ def test_commands_are_as_they_are_kept_and_a_log_shows_no_secret(capsys: pytest.
 
 @pytest.mark.parametrize(
     ("accelerator", "arguments", "options"),
-    [
-        ("cuda", None, ["--nv"]),
-        ("cpu", None, []),
-        ("cuda", [], []),
-        ("cuda", ["--rocm"], ["--rocm"]),
-    ],
+    [("cuda", None, ["--nv"]), ("cpu", None, []), ("cuda", [], []), ("cuda", ["--rocm"], ["--rocm"])],
 )
 def test_a_container_gets_the_gpus_of_a_site_that_has_them_unless_configured_otherwise(
     accelerator: Any, arguments: list[str] | None, options: list[str]
@@ -93,7 +85,6 @@ def test_a_container_gets_the_gpus_of_a_site_that_has_them_unless_configured_oth
     assert resolve_site(facts).container_arguments == options
 
 
-needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="runs real lines of shell: needs bash")
 SAY = (sys.executable, "-c", "import os, sys; print(sys.argv[1:], os.environ.get('GREETING'))")
 
 
@@ -104,7 +95,6 @@ def run(lines: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@needs_bash
 def test_what_the_lines_set_is_there_and_arguments_arrive_as_they_were_given(tmp_path: Path) -> None:
     arguments = [
         "a b",
@@ -129,7 +119,6 @@ def test_what_the_lines_set_is_there_and_arguments_arrive_as_they_were_given(tmp
     assert list(tmp_path.iterdir()) == []
 
 
-@needs_bash
 @pytest.mark.parametrize(
     ("lines", "named"),
     [
@@ -156,7 +145,6 @@ def test_a_line_that_fails_is_named_and_the_program_never_starts(lines: list[str
     assert "hf_secret" not in done.stderr
 
 
-@needs_bash
 def test_the_end_of_the_program_is_the_end_of_the_whole_and_a_line_of_the_container_has_its_key() -> None:
     argv = with_prelude(["true"], (sys.executable, "-c", "raise SystemExit(7)"))
     assert subprocess.run(argv, check=False, timeout=600).returncode == 7
@@ -184,7 +172,8 @@ IN_CONTAINER = {key: value for key, value in SLURM.items() if key != "python"} |
     "container": {"image": "/im age.sif"}
 }
 LOCAL = {"accelerator": "cuda", "devices_per_node": 2, "cpus_per_node": 8, "python": "/opt/python"}
-BUILT_IN = {"dataset": "digits", "model": "linear", "global_batch_size": 240, "repeats": 1}
+BUILT_IN: dict[str, Any] = {"dataset": "digits", "model": "linear", "global_batch_size": 240, "repeats": 1}
+BUILT_IN |= {"loader": "workers", "cpus_per_device": 3}
 PROGRAM: dict[str, Any] = {
     "program": "train.py",
     "scaling": "weak",
@@ -261,12 +250,7 @@ def test_every_word_reaches_the_program_unchanged(folder: Path) -> None:
         "SLURM_JOB_NODELIST": "node[1-2]",
     }
     run = subprocess.run(
-        ["bash", "job.sh", "out put"],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
+        ["bash", "job.sh", "out put"], cwd=folder, env=environment, capture_output=True, text=True, check=True
     )
 
     arguments, variables = json.loads(run.stdout)

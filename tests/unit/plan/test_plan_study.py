@@ -1,7 +1,5 @@
 """A whole configuration: its files, its defaults, its results folder, and every mistake at once and once."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -36,12 +34,6 @@ experiments:
     warmup_steps: null           {HERE}
     devices: [1, 2]
     devices: [1, 4]              {HERE}
-"""
-BOTH = """\
-defaults: {learning_rate: 0.2, epochs: 3, arguments: ["--lr", "{argument.lr}"], devices: [1, 2]}
-experiments:
-  loop: {dataset: digits, model: linear, global_batch_size: 64}
-  own: {program: train.py, argument: {lr: 1}, scaling: weak, batch_size_per_device: 4, steps: 50}
 """
 
 
@@ -78,20 +70,6 @@ def test_no_mistake_hides_another(refuse: Refuse) -> None:
     messages = refuse(built_in("dataset: digit", "model: digit_cnn", "precision: tf32"))
     keys = [message.split(": experiments.digits.")[1].split()[0] for message in messages]
     assert sorted(keys) == ["dataset", "model", "precision"]
-
-
-@pytest.mark.parametrize(
-    ("right", "wrong", "key"),
-    [
-        ("epochs: 3", "epochs: x", "defaults.epochs"),
-        ('arguments: ["--lr", "{argument.lr}"]', "arguments: --lr", "defaults.arguments"),
-    ],
-)
-def test_a_mistake_in_the_defaults_is_named_once_whichever_training_it_is_for(
-    right: str, wrong: str, key: str, refuse: Refuse
-) -> None:
-    (message,) = [line for line in refuse(BOTH.replace(right, wrong)) if f" {key}: " in line]
-    assert lines_of([message]) == [1]
 
 
 def test_of_very_many_mistakes_the_first_are_shown_and_the_others_counted(load: Load) -> None:

@@ -1,17 +1,19 @@
-"""The plan that a dry run ends with: a row for each point, costs, requests and warnings."""
-
-from __future__ import annotations
+"""What the terminal shows of a study: the plan that a dry run ends with, and the status."""
 
 import json
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.planted_records import leave_failure, leave_result, measurements, run_record
+from tests.planted_records import leave_result, measurements, run_record
+from tests.stand_ins import stand_ins
 from tests.unit.plan.conftest import Load
 
+from scalewise.execution.slurm import queued_runs
 from scalewise.plan.plan_table import plan_lines
-from scalewise.plan.planned_study import Study
-from scalewise.records import read_failure
+from scalewise.plan.planned_study import Study, make_plan
+from scalewise.status import spent_in_slurm, status_lines
 
 STUDY = """\
 experiments:
@@ -19,7 +21,6 @@ experiments:
             runtime_minutes: 6, sweep: {gradient_as_bucket_view: [false, true]}}
 """
 SITE = "accelerator: cpu\ndevices_per_node: 4\ncpus_per_node: 8\n"
-CLUSTER = f"{SITE}max_nodes: 2\nslurm: {{account: mine, partition: main}}\n"
 
 
 def said(study: Study, results: Path) -> str:
@@ -63,30 +64,88 @@ def test_a_change_that_trains_finished_runs_again_is_named(load: Load, tmp_path:
     assert "finished runs are trained again, because epochs changed from 4 to 5. (1 run)" in text
 
 
-def test_requests_that_agree_are_shown_once_as_profiles_leave_them(load: Load, tmp_path: Path) -> None:
-    study = load(STUDY, CLUSTER)
-    asked = {"nodes": 1, "runtime": 99, "slurm_account": "other", "mpi": "", "_cores": 3}
-    requests = {key: asked for key, run in study.runs.items() if run.shape.world_size == 1}
-    lines = list(plan_lines(study, tmp_path, requests))
-    start = lines.index("Each job requests runtime=99 slurm_account=other")
-    assert lines[start + 1] == "  1x1: nodes=1"
+# --- the status ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("exclusive", [True, False])
-def test_whole_nodes_for_a_part_of_one_have_their_price(exclusive: bool, load: Load, tmp_path: Path) -> None:
-    site = CLUSTER if exclusive else CLUSTER.replace("partition: main", "partition: main, exclusive: false")
-    # 12 runs of 0.1 h hold 4 devices each, 1.8 of these 4.8 hours are used
-    assert ("3.000 of these device-hours" in said(load(STUDY, site), tmp_path)) is exclusive
+ONE_SERIES = STUDY.replace("a-study:", "a:").replace(", sweep: {gradient_as_bucket_view: [false, true]}", "")
+CLUSTER = f"{SITE}max_nodes: 2\nslurm: {{account: mine, partition: main}}\n"
 
 
-def test_runs_that_would_fail_again_are_named_with_the_reason(load: Load, tmp_path: Path) -> None:
-    study = load(STUDY, SITE)
-    refused = {}
-    for key, run in list(study.runs.items())[:2]:
-        leave_failure(tmp_path / key[1], run, "timed-out", "stopped after 6 minutes. Raise runtime_minutes.")
-        failure = read_failure(tmp_path / key[1])
-        assert failure is not None
-        refused[key] = failure
-    text = " ".join(" ".join(plan_lines(study, tmp_path, {}, refused)).split())
-    assert "Warning: a-study/d1.bucket-view-off.r1 and 1 other run would end as before" in text
-    assert "timed-out: stopped after 6 minutes. Raise runtime_minutes." in text
+def leave(study: Study, results: Path, *names: str, **measured: Any) -> None:
+    for name in names:
+        run = study.runs["a", name]
+        record = run_record(run, measurements=measurements(**measured))
+        leave_result(results / "a" / "runs" / name, record)
+
+
+def program(folder: Path, name: str, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a program on PATH that prints lines, and writes its arguments into a file."""
+    printed = "\n".join(lines)
+    script = f"printf '%s\\n' \"$@\" > {folder}/{name}.asked\ncat <<'END'\n{printed}\nEND"
+    monkeypatch.setenv("PATH", str(stand_ins(folder / "bin", {name: script})), prepend=":")
+
+
+def test_points_with_done_disturbed_and_waiting_runs(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    study = load(ONE_SERIES, SITE)
+    leave(study, tmp_path / "results", "d1.r1", "d1.r2", "d2.r1")
+    leave(study, tmp_path / "results", "d1.r3", other_cpu_fraction=0.4)
+    lines = list(status_lines(make_plan(study), tmp_path / "results", time.time()))
+    assert lines[0].startswith("a: ")
+    assert any(line.startswith("  d1: 3 of 3 done, ") for line in lines)
+    assert any(line.startswith("  d2: 1 of 3 done, ") and line.endswith("; 2 waiting") for line in lines)
+    assert any(line.startswith("  1 disturbed run: d1.r3 (other processes took 40 %") for line in lines)
+    assert lines[-1].endswith(" device-hours by the records of the runs.")
+    assert max(map(len, lines)) <= 80
+
+
+def test_jobs_in_the_queue_are_those_of_this_folder(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    queue = [
+        f"1|PENDING|N/A|Priority|rule_train_wildcards_a_d1.r1|{tmp_path}",
+        f"2|RUNNING|N/A|None|rule_ours_train_wildcards_a_d2.r1|{tmp_path}",
+        "3|PENDING|N/A|Resources|rule_train_wildcards_a_d2.r2|/elsewhere",
+        f"4|PENDING|N/A|Resources|a|b|{tmp_path}",
+        "",
+    ]
+    program(tmp_path, "squeue", queue, monkeypatch)
+    plan = make_plan(load(ONE_SERIES, CLUSTER))
+    assert {run: job.number for run, job in queued_runs(plan).items()} == {
+        ("a", "d1.r1"): "1",
+        ("a", "d2.r1"): "2",
+    }
+    lines = list(status_lines(plan, tmp_path / "results", time.time()))
+    assert any(line.endswith("; 1 waiting (Priority); 2 waiting") for line in lines), lines
+    assert any("1 running" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("allocated", "counted"),
+    [
+        ("billing=9,cpu=8,gres/gpu:h100=4,gres/gpu=4,node=1", "8.00 GPU-hours"),
+        ("billing=9,cpu=8,mem=4G,node=1", "16.0 CPU-hours"),
+    ],
+)
+def test_hours_are_those_of_slurms_accounting(
+    allocated: str, counted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [f"1|3600|{allocated}|{tmp_path}", f"1|3600|{allocated}|{tmp_path}", f"2|3600|{allocated}|/other"]
+    program(tmp_path, "sacct", lines, monkeypatch)
+    # a job that was requeued is counted twice, as it ran twice
+    assert spent_in_slurm(tmp_path, 0.0) == f"Slurm counts {counted} for 1 job."
+    assert "--starttime=1970-01-01T00:00:00" in (tmp_path / "sacct.asked").read_text().split()
+
+
+def test_without_accounting_the_records_are_counted(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    study = load(ONE_SERIES, CLUSTER)
+    leave(study, tmp_path / "results", "d1.r1")
+    lines = list(status_lines(make_plan(study), tmp_path / "results", time.time()))
+    assert lines[-1].endswith(" device-hours by the records of the runs.")

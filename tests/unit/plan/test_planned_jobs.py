@@ -1,7 +1,5 @@
 """The jobs of a plan: what each requests of Slurm, and where it is sent."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Programs of a user are planned as they are written, with the files that they consist of."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -81,22 +79,6 @@ def test_how_a_script_runs_and_is_measured_is_part_of_what_defines_its_runs(line
         {run.as_json() for run in load(of_program(*lines)).runs.values()} for lines in ((), (line,))
     )
     assert not plain & changed
-
-
-BOTH = """\
-defaults: {learning_rate: 0.2, epochs: 3, target: {accuracy: 0.9}, devices: [1, 2]}
-experiments:
-  loop: {dataset: digits, model: linear, global_batch_size: 64}
-  own: {program: train.py, arguments: ["{folder}"], scaling: weak, batch_size_per_device: 4, MORE}
-"""
-
-
-def test_defaults_of_the_loop_concern_the_other_experiments(load: Load) -> None:
-    study = load(BOTH.replace("MORE", "steps: 50"))
-    loop, own = (study.experiments[name][0].experiment.model_dump() for name in ("loop", "own"))
-    assert (loop["learning_rate"], loop["target"]) == (0.2, {"accuracy": 0.9})
-    assert not {"learning_rate", "epochs", "target"} & own.keys()
-    assert loop["devices"] == own["devices"]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Schemas and shipped files: what an editor completes is what the models say, and examples fit the sites."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

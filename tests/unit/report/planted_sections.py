@@ -1,7 +1,5 @@
 """Sections with planted points, for figures and tables."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

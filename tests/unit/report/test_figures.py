@@ -1,7 +1,5 @@
 """Figures of planted points: what is drawn, where its marks are, and that its files hold nothing else."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The page: the answer first, whatever users call things is text, and tables have what the results have."""
 
-from __future__ import annotations
-
 import re
 from html import unescape
 

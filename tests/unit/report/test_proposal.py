@@ -1,10 +1,8 @@
 """A proposal has the study's numbers, by the clock and in the unit of its centre, and names the unknown."""
 
-from __future__ import annotations
-
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean
@@ -40,14 +38,9 @@ def keys(centre: str, **changed: Any) -> dict[str, Any]:
 class Proposed:
     """A planted study with the proposals of its experiments."""
 
-    def __init__(
-        self,
-        folder: Path,
-        planned: Mapping[str, Mapping[str, Any]],
-        change: Callable[[Path], None] = lambda _: None,
-    ) -> None:
+    def __init__(self, folder: Path, planned: Mapping[str, Mapping[str, Any]]) -> None:
         self.study = PlantedStudy(folder, experiments(**planned), LAW.speed)
-        self.study.tabulate(change)
+        self.study.tabulate()
         self.plan = make_plan(self.study.study)
         self.folder, self.planned = folder, write_plan(self.plan, folder)
         self.codes = {name: self.write(name) for name in self.study.study.experiments}
@@ -210,12 +203,6 @@ def test_a_new_centre_is_one_file_and_a_value_that_there_is_not_is_named(
     file.write_text('{% set clock = "wall" %}\n')
     assert proposed.write("ours") == 1
     assert "clock is 'wall'" in capsys.readouterr().err
-
-
-def test_the_job_script_is_of_the_recommended_point(proposed: Proposed) -> None:
-    script = proposed.path("csc-roihu", "job.sh").read_text(encoding="utf-8")
-    assert "csc-roihu on 32 GPUs, as results/report.html recommends" in script
-    assert "workflow/scripts/train.py" in script
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """A rank's record by the probe, as tests of several rooms need it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Checkpoints that are whole are loaded; a damaged one is named and passed over, and never unpickled."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil

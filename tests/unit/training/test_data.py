@@ -1,7 +1,5 @@
 """Batches are those that a user would compute by hand, and each test sample is evaluated once."""
 
-from __future__ import annotations
-
 import gc
 from argparse import Namespace
 from collections.abc import Iterator

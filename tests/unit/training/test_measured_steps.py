@@ -1,7 +1,5 @@
 """Figures of a run from its ranks' records: planted times are found, nothing else is counted."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,19 +15,11 @@ from scalewise.ranks.results.samples import Planned, trained_samples
 from scalewise.ranks.results.start_records import with_warmup
 
 
-def measured(
-    ranks: list[ProbeRecord],
-    warmup_steps: int,
-    samples: int,
-    *,
-    given: bool = False,
-    vary: bool = False,
-    no_grad: NoGrad | None = None,
-) -> MeasuredSteps:
+def measured(ranks: list[ProbeRecord], warmup_steps: int, samples: int) -> MeasuredSteps:
     planned = Planned(
-        "train.py", len(ranks), samples, 1, given, frozenset(), accelerator="cpu", samples_vary=vary
+        "train.py", len(ranks), samples, 1, False, frozenset(), accelerator="cpu", samples_vary=False
     )
-    return measured_steps(with_warmup(ranks, warmup_steps), planned, no_grad)
+    return measured_steps(with_warmup(ranks, warmup_steps), planned, None)
 
 
 def test_a_step_takes_as_long_as_its_slowest_rank_and_holds_the_samples_of_all() -> None:

@@ -1,7 +1,5 @@
 """The number that a program prints, read whole or refused."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every model is that of its paper or tutorial, trains, and is what the planner says it is."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,17 +1,19 @@
-"""How busy a GPU was, its energy and its throttling, at no cost to the training."""
+"""How busy a GPU was, its energy and its throttling, and how much of the machine others used."""
 
-from __future__ import annotations
-
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from tests.waiting import LIMIT_SECONDS, wait_until
 
 from scalewise.ranks.monitoring import monitor as monitoring
+from scalewise.ranks.monitoring.machine_load import CpuMeter, CpuUse, other_cpu_fraction
 from scalewise.ranks.monitoring.monitor import (
     THROTTLING,
     DeviceUse,
@@ -229,4 +231,35 @@ def test_a_run_is_as_busy_as_its_devices_in_the_mean_and_draws_what_they_draw_to
     }
 
 
-# ---- on a GPU -------------------------------------------------------------------------------------------
+# ---- the CPUs of the machine -------------------------------------------------------------------------
+
+
+BURN = "import time\nwhile time.process_time() < 0.4: sum(range(100_000))"
+"""A process that uses so many CPU seconds."""
+
+
+@pytest.mark.parametrize(
+    ("ranks", "share"),
+    [
+        pytest.param([("a", 20, 50, 80), ("a", 22, 50, 80)], 8 / 80, id="what the ranks did not take"),
+        pytest.param([("a", 20, 20, 40), ("b", 10, 30, 40)], 0.5, id="of the machine that was busiest"),
+        pytest.param([("a", 20.01, 20, 40)], 0, id="a tick too much"),
+        pytest.param([("a", 0, 0, 0)], None, id="no time at all"),
+        pytest.param([], None, id="no rank"),
+    ],
+)
+def test_the_share_of_others_is_what_the_ranks_of_a_machine_did_not_take(
+    ranks: list[tuple[str, float, float, float]], share: float | None
+) -> None:
+    assert other_cpu_fraction([CpuUse(*each) for each in ranks]) == pytest.approx(share)
+
+
+def test_work_of_a_child_is_the_ranks_own_and_that_of_others_is_not() -> None:
+    meter, cpus = CpuMeter("a"), psutil.cpu_count() or 1
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", BURN], check=True)
+    used, seconds = meter.used(), time.monotonic() - began
+    assert used.rank >= 0.3
+    assert used.busy >= 0.3
+    # ticks, and the time between two readings
+    assert used.total == pytest.approx(seconds * cpus, rel=0.2, abs=0.5)

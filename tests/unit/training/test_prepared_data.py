@@ -4,8 +4,6 @@ What protects what: a published file the checksum that torchvision has of it; a 
 weights, the sha256 in its header, and a checkpoint its own.
 """
 
-from __future__ import annotations
-
 import pickle
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Batches of any form, counters, optimizers, operations and memory: the parts of what measures a rank."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

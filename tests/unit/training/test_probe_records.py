@@ -1,7 +1,5 @@
 """Unedited trainings of all kinds under the probe: what its records say is what they did."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -165,8 +163,13 @@ SEEN: dict[str, dict[str, Any]] = {
         "parameters": 123,
         "sharded": False,
     },
-    "whole_datasets": {"samples": [8] * LAST, "reads_all": True, "world_size": 2},
-    "exchange_by_hand": {"parallelism": [], "world_size": 2, "communication_seconds": []},
+    "exchange_by_hand": {
+        "parallelism": [],
+        "world_size": 2,
+        "communication_seconds": [],
+        "samples": [8] * LAST,
+        "reads_all": True,
+    },
     "divided_model": {
         "parallelism": ["fully_shard"],
         "sharded": True,

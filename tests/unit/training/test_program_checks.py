@@ -30,12 +30,7 @@ from scalewise.ranks.results.rank_report import report_of
 from scalewise.ranks.results.samples import Planned
 from scalewise.ranks.results.start_records import StartRecords
 from scalewise.ranks.results.write import write_records
-from scalewise.records import (
-    RECORD,
-    Measurements,
-    RunRecord,
-    read_record,
-)
+from scalewise.records import RECORD, Measurements, RunRecord, read_record
 
 BATCH = "batch_size_per_device"
 
@@ -240,12 +235,7 @@ def program_rank(folder: Path, devices: int = 1, **keys: Any) -> ProgramRank:
     setup, identity = setup_of(folder, devices, **keys), Identity(0, 0, devices, devices, "n1", None)
     assert isinstance(setup.definition.settings, ProgramSettings)
     return ProgramRank(
-        RankFiles(folder / "attempt"),
-        setup,
-        setup.definition.settings,
-        identity,
-        range(1),
-        began=0.0,
+        RankFiles(folder / "attempt"), setup, setup.definition.settings, identity, range(1), began=0.0
     )
 
 

@@ -18,11 +18,7 @@ from scalewise.config.shape import Shape
 from scalewise.plan.launch import RANK_VARIABLES
 from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.program.child import LONGEST_LINE, Child
-from scalewise.ranks.program.environment import (
-    build_command,
-    build_environment,
-    template_values,
-)
+from scalewise.ranks.program.environment import build_command, build_environment, template_values
 
 HEEDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 

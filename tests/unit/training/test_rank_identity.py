@@ -1,7 +1,5 @@
 """A rank finds its place, the others and its devices, and knows its versions, or says what is missing."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

@@ -1,17 +1,19 @@
-"""The settings of a run are the command line of train.py, and the epochs that it writes are read."""
+"""Keys are the options of train.py, which do what their names say; the epochs that it writes are read."""
 
-from __future__ import annotations
-
+import math
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.small_runs import definition
+import torch
+from torch import nn
 
 from scalewise.config.settings import Settings
-from scalewise.plan.runs.training_program import NOT_OPTIONS, TRAIN, program_of
+from scalewise.plan.runs.training_program import NOT_OPTIONS
 from scalewise.ranks.results.epochs import read_epochs
-from scalewise.training.options import make_parser
+from scalewise.training.options import build_optimizer, build_schedule, make_parser
+from train import choose_algorithms
 
 DEFAULTS = vars(make_parser().parse_args([]))
 
@@ -24,25 +26,6 @@ def test_every_key_of_a_training_is_an_option_with_the_same_default_or_named_as_
     assert {key: usual[key] for key in keys - NOT_OPTIONS} == {
         key: DEFAULTS[key] for key in keys - NOT_OPTIONS
     }
-
-
-def options_of(run: Any, **files: Any) -> dict[str, Any]:
-    """The options that train.py gets; its folder is `here`."""
-    program = program_of(run, **files)
-    assert program.program == str(TRAIN)
-    words = [
-        str(word).replace("{output}", "here").replace("{{", "{").replace("}}", "}")
-        for word in program.arguments
-    ]
-    return vars(make_parser().parse_args(words))
-
-
-def test_a_run_trains_by_its_settings() -> None:
-    keys: dict[str, Any] = {"optimizer": "adamw", "horizontal_flip": True, "seed": 7}
-    found = options_of(definition(4, steps=200, warmup_steps=5, loader="workers", cpus_per_device=3, **keys))
-    assert (found["batch_size_per_device"], found["steps"], found["workers"]) == (8, 205, 3)
-    assert {key: found[key] for key in keys} == keys
-    assert (found["model"], found["device"], found["spawn"]) == ("linear", "cpu", None)
 
 
 def write_epochs(folder: Path, *lines: str) -> None:
@@ -73,3 +56,69 @@ def test_epochs_that_cannot_be_read_are_named_with_file_line_and_value(
     write_epochs(tmp_path, "epoch,test_accuracy", "1,0.4", row)
     with pytest.raises(ValueError, match=complaint):
         read_epochs(tmp_path)
+
+
+# --- optimizers, schedules and number formats ----------------------------------------------------------
+
+
+OPTIMIZERS = ("sgd", "adam", "adamw", "adadelta")
+
+
+def options(**changed: Any) -> Namespace:
+    """The options of train.py, but for those that change."""
+    return Namespace(**vars(make_parser().parse_args([])) | changed)
+
+
+def parameter() -> nn.Parameter:
+    return nn.Parameter(torch.ones(1))
+
+
+def rates(chosen: Namespace, steps_per_epoch: int) -> list[float]:
+    """The learning rate that each step of the whole run uses."""
+    optimizer = build_optimizer(chosen, [parameter()], 1)
+    schedule = build_schedule(chosen, optimizer, steps_per_epoch)
+    used = []
+    for _ in range(chosen.epochs * steps_per_epoch):
+        used.append(float(optimizer.param_groups[0]["lr"]))
+        optimizer.step()
+        schedule.step()
+    return used
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_is_made_by_its_keys(name: str) -> None:
+    chosen = options(optimizer=name, learning_rate=0.1, weight_decay=0.2, momentum=0.8)
+    optimizer = build_optimizer(chosen, [parameter()], 1)
+    (group,) = optimizer.param_groups
+    assert type(optimizer).__name__.lower() == name
+    assert (group["lr"], group["weight_decay"]) == (0.1, 0.2)
+    assert group.get("momentum", 0.8) == 0.8
+
+
+def cosine(peak: float, steps: int) -> list[float]:
+    return [peak * (1 + math.cos(math.pi * step / steps)) / 2 for step in range(steps)]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("constant", [0.8] * 12),
+        # it counts epochs, not steps
+        ("step", [0.8] * 4 + [0.56] * 4 + [0.392] * 4),
+        ("cosine", cosine(0.8, 12)),
+    ],
+)
+def test_the_rate_of_each_step_follows_the_schedule(schedule: str, expected: list[float]) -> None:
+    assert rates(options(learning_rate=0.8, epochs=3, schedule=schedule), 4) == pytest.approx(expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("needs_cuda")
+def test_tf32_rounds_what_fp32_does_not() -> None:
+    matrix = torch.rand(512, 512, device="cuda", generator=torch.Generator("cuda").manual_seed(0))
+    exact = matrix.double() @ matrix.double()
+    errors = {}
+    for name in ("fp32", "tf32"):
+        choose_algorithms(options(precision=name), torch.device("cpu"))
+        errors[name] = float((matrix @ matrix - exact).abs().max())
+    assert errors["tf32"] > 10 * errors["fp32"]

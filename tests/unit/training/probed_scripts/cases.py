@@ -3,8 +3,6 @@
 The probe is asked to end each after 12 steps; those that run on to their own end make fewer.
 """
 
-from __future__ import annotations
-
 import atexit
 import copy
 import itertools
@@ -400,19 +398,6 @@ def join() -> int:
 
 
 @case(ranks=2)
-def whole_datasets() -> None:
-    """Each rank shuffles all samples; without data of its own a rank would read a half."""
-    rank = join()
-    model = DistributedDataParallel(network())
-    optimizer = sgd(model)
-    torch.manual_seed(rank)
-    for _ in range(2):
-        for inputs, labels in DataLoader(samples(), batch_size=8, shuffle=True):
-            step(model, optimizer, inputs, labels)
-    dist.destroy_process_group()
-
-
-@case(ranks=2)
 def data_parallel() -> None:
     """Rank 0 alone evaluates; the end is one that needs all ranks."""
     rank = join()
@@ -436,13 +421,15 @@ def data_parallel() -> None:
 
 @case(ranks=2)
 def exchange_by_hand() -> None:
-    """Gradients are added up without any wrapper, and no rank leaves the group at the end."""
+    """Gradients are added up without any wrapper, and no rank leaves the group at the end.
+
+    Each rank shuffles all samples; without data of its own a rank would read a half.
+    """
     rank = join()
     model = network()
     optimizer = sgd(model)
     torch.manual_seed(rank)
-    for _ in range(ENOUGH_STEPS):
-        inputs, labels = batch(4)
+    for inputs, labels in DataLoader(samples(8 * ENOUGH_STEPS), batch_size=8, shuffle=True):
         cross_entropy(model(inputs), labels).backward()
         for parameter in model.parameters():
             assert parameter.grad is not None

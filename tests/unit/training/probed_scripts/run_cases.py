@@ -6,15 +6,13 @@ It writes ``OUT/cases.json``: of each case the ranks' pids and exit statuses; wh
 ``OUT/CASE.RANK.txt``.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import importlib.util
 import json
 import os
+import signal
 import sys
-import time
 from pathlib import Path
 
 # as transformers and accelerate do, before they import it
@@ -30,6 +28,8 @@ def start(name: str, rank: int, out: Path) -> int:
     pid = os.fork()
     if pid:
         return pid
+    # one that hangs is killed
+    signal.alarm(LIMIT_SECONDS)
     train, ranks = cases.CASES[name]
     output = os.open(out / f"{name}.{rank}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
@@ -56,18 +56,6 @@ def end(status: int) -> None:
     os._exit(status)
 
 
-def wait(pid: int) -> int:
-    """The exit status of a child; one that hangs is killed."""
-    until = time.monotonic() + LIMIT_SECONDS
-    while time.monotonic() < until:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.01)
-    os.kill(pid, 9)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
 def main(out: Path, names: list[str]) -> None:
     # what torch consists of is looked through by no case: it would take most of each
     gc.freeze()
@@ -75,7 +63,8 @@ def main(out: Path, names: list[str]) -> None:
     for name in names:
         (out / name).mkdir()
         pids = [start(name, rank, out) for rank in range(cases.CASES[name][1])]
-        ended[name] = {"pids": pids, "statuses": [wait(pid) for pid in pids]}
+        statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+        ended[name] = {"pids": pids, "statuses": statuses}
     (out / "cases.json").write_text(json.dumps(ended))
 
 
