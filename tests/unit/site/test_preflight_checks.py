@@ -38,7 +38,7 @@ SMALLEST: dict[str, Value] = {"nodes": 1, "gres": "gpu:2", "slurm_extra": "--nta
 CONFIG = "ClusterName = c\nMinJobAge = 300 sec\nAccountingStorageType = accounting_storage/slurmdbd"
 ANSWERS = {
     "sbatch": """case "$1" in --version) echo slurm 22.05.8;;
-        *) echo sbatch: Job 4711 to start at 2026-11-21T04:20:00 using 32 processors >&2;; esac""",
+        *) echo sbatch: Job 4711 to start at 21 Nov 04:20 using 32 processors >&2;; esac""",
     **dict.fromkeys(("srun", "squeue", "scancel"), "exit 0"),
     # of this cluster only
     "sacctmgr": """case "$*" in
@@ -70,7 +70,7 @@ CHECKS: dict[str, tuple[dict[str, str], dict[str, Value], str, list[str]]] = {
         "?",
         ["60 s after their end", "sacct"],
     ),
-    "the largest job": ({}, {}, "ok", ["takes the largest job (2x4); it would start at 2026-11-21T04:20:00"]),
+    "the largest job": ({}, {}, "ok", ["takes the largest job (2x4); it would start at 21 Nov 04:20"]),
     "the smallest job": ({}, {}, "ok", ["takes the smallest job (1x2)"]),
     "words of a site's own checks": (
         refuses("*nodes=2*", "sbatch: error: Users must specify a project"),
@@ -194,7 +194,7 @@ def test_a_job_is_sent_as_a_run_and_followed_to_its_end_with_a_short_time_once_s
     lines = ["sent", "waits in the queue (Priority)", "waits in the queue (Resources)", "is running"]
     assert list(map(str, found)) == [f"ok      job 41 {line}" for line in lines]
     # the controller has forgotten it
-    assert (end, others) == ("job 41 COMPLETED", [SHORTENED])
+    assert (end, others) == ("job 41 is no longer shown", [SHORTENED, CANCELLED])
     assert "--nodes=2 --time=62 --wrap=hello" in sent
 
 
@@ -210,6 +210,12 @@ def test_a_job_is_sent_as_a_run_and_followed_to_its_end_with_a_short_time_once_s
             0,
             id="a limit",
         ),
+        pytest.param(
+            [("PENDING", "Resources"), ("REQUEUE_HOLD", "launch failed requeued held")],
+            "job 41 waits with the reason launch failed requeued held, and was cancelled",
+            0,
+            id="held after a failed start",
+        ),
     ],
 )
 def test_a_job_that_is_waited_for_in_vain_is_cancelled_after_a_limit(
@@ -224,9 +230,25 @@ def test_a_job_that_is_waited_for_in_vain_is_cancelled_after_a_limit(
     found, end, sent = queue.follow()
 
     # not with a shorter time, with which it could start
-    assert (found[-1].state, end, sent[1:]) == ("NOT OK", "", [CANCELLED])
+    assert (found[-1].state, end, sent[-1]) == ("NOT OK", "", CANCELLED)
+    assert states[0] == ("PENDING", "Resources") or SHORTENED not in sent
     assert text in found[-1].text
     assert limit < queue.seconds < limit + 4 * LOOK_SECONDS
+
+
+@pytest.mark.parametrize(("during", "cancelled"), [("sbatch", "scancel --name=run"), ("squeue", CANCELLED)])
+def test_a_preflight_that_is_interrupted_twice_leaves_no_job(
+    during: str, cancelled: str, programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = Queue(programs, monkeypatch, [("PENDING", "Priority")])
+    interrupted = {during: "kill -INT $PPID"}
+    second = {"scancel": f'kill -INT $PPID $$; echo scancel "$@" >> {programs}/sent.txt'}
+    stand_ins(programs, interrupted | second)
+
+    with pytest.raises(KeyboardInterrupt):
+        queue.follow()
+
+    assert (programs / "sent.txt").read_text().splitlines()[-1] == cancelled
 
 
 def test_a_controller_that_does_not_answer_for_long_ends_the_wait(
@@ -248,7 +270,8 @@ LIMITS = [
     *("AssocGrpGRES", "AssocMaxNodePerJobLimit", "AssocGrpCpuLimit", "AssociationJobLimit"),
     *("PartitionNodeLimit", "PartitionTimeLimit", "PartitionDown", "MaxMemPerLimit", "JobHeldAdmin"),
     *("InvalidAccount", "InvalidQOS", "BadConstraints", "AccountNotAllowed", "JobHeldUser"),
-    *("launch failed requeued held", "JobHoldMaxRequeue", "ReservationDeleted"),
+    *("launch failed requeued held", "JobHoldMaxRequeue", "ReservationDeleted", "ReservationInvalid"),
+    *("Constraints", "DependencyNeverSatisfied"),
 ]
 PASSING = ["Resources", "Priority", "None", "BeginTime", "Licenses", "ReqNodeNotAvail", "Reservation", ""]
 

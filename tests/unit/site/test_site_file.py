@@ -9,10 +9,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
+from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
 from tests.paths import CLI, ROOT
 from tests.stand_ins import stand_ins
 
@@ -85,6 +87,7 @@ SHERLOCK = [
     *node("l[1-2]", "gpu:4(S:0-1)", CPUTot=32, ActiveFeatures="IB,SKU:L40S,MEM:48GB"),
 ]
 QOS = 'case "$*" in *--qos=gpu*) exit 0;; esac; echo "Jobs in partition gpu need --qos=gpu" >&2; exit 1'
+SILENT_QOS = QOS.replace("Jobs in partition gpu need --qos=gpu", "Unspecified error")
 CLUSTERS = {
     "plain": planted(
         FOUR,
@@ -106,6 +109,12 @@ CLUSTERS = {
     ),
     "memory of each CPU, of the whole cluster": planted(
         FOUR, config=["MaxMemPerCPU = 4000"], memory_gb_per_node=256
+    ),
+    "memory that the partition allows and the cluster does not": planted(
+        FOUR,
+        partitions=[partition(MaxMemPerNode=400000)],
+        config=["MaxMemPerNode = 256000"],
+        memory_gb_per_node=400,
     ),
     "no limit of time, whole nodes": planted(
         FOUR,
@@ -129,6 +138,9 @@ CLUSTERS = {
         sbatch=QOS,
         slurm_extra=["--qos=gpu"],
         says=["Slurm takes jobs only with --qos=gpu", "Jobs in partition gpu need --qos=gpu"],
+    ),
+    "a QOS must be requested, and Slurm does not say so": planted(
+        FOUR, associations=["lab||normal,gpu|normal"], sbatch=SILENT_QOS, slurm_extra=["--qos=gpu"], never=[]
     ),
     "a QOS that is not the user's": planted(
         FOUR,
@@ -169,6 +181,13 @@ CLUSTERS = {
         slurm_account="other",
         says=["Account other: not your default."],
     ),
+    "accounts in capitals": planted(FOUR, partitions=[partition(AllowAccounts="X,LAB")], slurm_account="lab"),
+    "a partition for other accounts, which Slurm may take with their subaccounts": planted(
+        FOUR,
+        partitions=[partition(AllowAccounts="physics")],
+        slurm_account="lab",
+        says=["Account lab: your default; gpu does not allow it by name."],
+    ),
     "an account by name, in capitals": planted(
         FOUR,
         associations=["lab||normal|normal", "proj1||normal|normal"],
@@ -199,6 +218,14 @@ CLUSTERS = {
         slurm_extra=["--exclude=g5,g9,old7"],
         says=["Excluded from gpu (--exclude in slurm.extra):", "1 node with 2 a100, 32 CPUs, 512 GB"],
         never=["differ"],
+    ),
+    "names that end like an option": planted(
+        FOUR, node("gpu-c", "gpu:a100:2"), slurm_extra=["--exclude=gpu-c"], never=["differ"]
+    ),
+    "a feature that ends like an option": planted(
+        node("g1", "gpu:4", ActiveFeatures="intel-c"),
+        options={"constraint": "intel-c"},
+        slurm_extra=["--constraint=intel-c"],
     ),
     "another type, which a typed request does not reach": planted(
         TYPES, node("c1", "(null)"), options={"gpu_types": ["h100"]}, slurm_gpu_type="h100", slurm_extra=None
@@ -240,6 +267,10 @@ CLUSTERS = {
     ),
     "whole GPUs and parts": planted(
         node("m[1-2]", "gpu:a100:2,gpu:a100_1g.5gb:14"), slurm_gpu_type="a100", devices_per_node=2
+    ),
+    "parts of GPUs by other names": planted(
+        node("m1", "gpu:A100:2,gpu:A100_1G.5GB:14,gpu:a100-mig:7,gpu:2g10gb:3,gpu:1g.10gb_me:1"),
+        slurm_gpu_type="A100",
     ),
     "no GPUs": planted(
         node("c[1-8]", "(null)", "cpu"),
@@ -286,12 +317,12 @@ def report(programs: Path, planted: Planted) -> None:
     stand_ins(
         programs,
         {
-            "scontrol": f'case "$*" in *config) {shown}config.txt;; *node) {shown}nodes.txt;;'
-            f" *partition) {shown}partitions.txt;; *partition*gpu) {shown}hidden.txt;;"
+            "scontrol": f'case "$SCONTROL_ALL $*" in *config) {shown}config.txt;; 1*node) {shown}nodes.txt;;'
+            f" *partition) {shown}partitions.txt;; 1*partition*gpu) {shown}hidden.txt;;"
             ' *) echo "not found" >&2; exit 1;; esac',
             "sbatch": planted.sbatch,
             "sacctmgr": f'case "$*" in *associations*user=someone*cluster=c*) {shown}associations.txt;;'
-            f" *user*) {shown}default.txt;; esac",
+            f" *user*withassoc*cluster=c*) {shown}default.txt;; esac",
         },
     )
 
@@ -327,6 +358,8 @@ def test_site_file_states_what_slurm_reports(name: str, programs: Path, tmp_path
     assert bare == []
     study = load_study({"experiments": {"e": EXPERIMENT}}, (), path)
     jobs = make_plan(study)["runs"]["e"].values()
+    for job in jobs:
+        validate_slurm_extra(SimpleNamespace(resources=SimpleNamespace(**job["resources"])))
     (allocation,) = {shlex.join(sbatch_options(job["resources"])) for job in jobs}
     for word in facts["slurm"].get("extra", []):
         if word[2:].partition("=")[0] not in RESOURCES_OF_OPTIONS:
@@ -359,6 +392,11 @@ REFUSED: dict[str, tuple[Planted, dict[str, Any], list[str]]] = {
         {},
         ["account lab cannot be used in partition gpu. None of yours can"],
     ),
+    "an only account that the partition refuses": (
+        planted(FOUR, partitions=[partition(DenyAccounts="LAB")]),
+        {},
+        ["default account lab cannot be used in partition gpu. None of yours can"],
+    ),
     "a default account that the partition refuses, and two others": (
         planted(FOUR, partitions=[partition(DenyAccounts="lab")], associations=["lab|||", "a|||", "b|||"]),
         {},
@@ -382,8 +420,8 @@ def test_choice_that_is_the_users_is_refused_and_no_file_is_written(
 
 
 def test_several_partitions_and_types_are_described_to_be_compared(programs: Path, tmp_path: Path) -> None:
-    cpus = node("c1", "(null)", "cpu")
-    report(programs, planted(TYPES, OTHER, cpus, partitions=[*TWO, partition("cpu")]))
+    cpus = node("c1", "(null)", "_Other")
+    report(programs, planted(TYPES, OTHER, cpus, partitions=[*TWO, partition("_Other")]))
     path = tmp_path / "site.yaml"
 
     lines = write(path, partitions=["gpu", "other"], gpu_types=["a100", "h100", "l40"])
@@ -395,14 +433,13 @@ def test_several_partitions_and_types_are_described_to_be_compared(programs: Pat
     study = load_study({"experiments": {"e": EXPERIMENT | {"partitions": "all"}}}, (), path)
     assert len(study.parts) == 3
 
-    write(path, partitions=["cpu", "other"], force=True)
+    write(path, partitions=["_Other", "other"], force=True)
 
+    # by names that folders may have
     facts = yaml.safe_load(path.read_text(encoding="utf-8"))
-    assert next(iter(facts["partitions"])) == "cpu"
-    assert {name: each["accelerator"] for name, each in facts["partitions"].items()} == {
-        "cpu": "cpu",
-        "other": "cuda",
-    }
+    named = [(name, each["partition"], each["accelerator"]) for name, each in facts["partitions"].items()]
+    assert named == [("Other", "_Other", "cpu"), ("other-1", "other", "cuda")]
+    load_study({"experiments": {"e": EXPERIMENT | {"partitions": "all"}}}, (), path)
 
 
 @pytest.mark.parametrize(
@@ -473,6 +510,8 @@ def test_command_line_writes_the_file_and_names_the_next_step(programs: Path, tm
         ("gpu:a100:2,gpu:3g.20gb:4", {"a100": 2, "3g.20gb": 4}),
         ("gpu:a100:4(S:0-1),shard:a100:16(S:0-1),mps:400", {"a100": 4}),
         ("gpu:0,shard:8", {}),
+        ("gpu", {"": 1}),
+        ("gpu:a100(S:0,2),gpu:h100:no_consume:2,gpumem:80", {"a100": 1, "h100": 2}),
         ("(null)", {}),
     ],
 )

@@ -119,7 +119,10 @@ def test_defaults_of_slurms_commands_are_ignored_if_they_hide_jobs_or_change_req
     of_squeue = ("ACCOUNT", "LICENSES", "NAMES", "PARTITION", "QOS", "STATES", "USERS")
     hiding = [f"SQUEUE_{name}" for name in of_squeue]
     hiding += ["SINFO_PARTITION", "SACCT_LOCAL", "SCANCEL_PARTITION", "SCANCEL_STATE", "SCANCEL_INTERACTIVE"]
-    changing = ["SBATCH_ARRAY_INX", "SBATCH_EXCLUSIVE", "SBATCH_GPUS_PER_NODE", "SBATCH_WAIT"]
+    changing = [
+        *("SBATCH_ARRAY_INX", "SBATCH_EXCLUSIVE", "SBATCH_GPUS_PER_NODE"),
+        *("SBATCH_THREAD_SPEC", "SBATCH_TRES_PER_TASK", "SBATCH_WAIT"),
+    ]
     environ = dict.fromkeys((*kept, *chosen, *hiding, *changing), "1")
 
     assert ignore_variables(environ) == changing

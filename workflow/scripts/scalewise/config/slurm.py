@@ -11,7 +11,7 @@ from scalewise.config.settings import StrictModel
 
 _PLACEHOLDER = re.compile(r"[<>]|XXX|\byour[_-]|CHANGE[_-]?ME")
 _DURATION = re.compile(r"(?:(?:([0-9]+)-)?([0-9]+):)?([0-9]+):([0-9]+)")
-_OF_PLUGIN = re.compile(r"-J|-[DAopencCtN](\s|$)|[=\s]--")
+_OF_PLUGIN = re.compile(r"-J|-[DAopencCtN]\s|[=\s]--")
 _OPTION = re.compile(r"--([a-z][a-z0-9-]*)(=.+)?")
 
 NO_GPU_REQUEST = "none"
@@ -62,7 +62,7 @@ def _sbatch_option(value: str) -> str:
             f"is {value!r}, but --{match[1]} follows from the run and from the other keys. Remove it."
         )
     # the plugin searches all of the text, at the first submission
-    if _OF_PLUGIN.search(value):
+    if match[1] not in RESOURCES_OF_OPTIONS and _OF_PLUGIN.search(value):
         raise ValueError(f"is {value!r}, which the executor plugin takes for one of its options.")
     return value
 

@@ -17,6 +17,8 @@ from scalewise.site.commands import ask
 
 Facts = Mapping[str, str]
 """Keys and values as Slurm writes them."""
+ALL = {"SCONTROL_ALL": "1"}
+"""Shows hidden partitions to a normal user, too, and which nodes they have."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ def read_partitions(named: Sequence[str] = ()) -> dict[str, Facts]:
     """Return the partitions by name; a hidden one is shown only if it is named."""
     found = list(map(record, _show("partition", "--oneliner").splitlines()))
     for name in {*named} - {each.get("PartitionName") for each in found}:
-        found += map(record, ask("scontrol", "--oneliner", "show", "partition", name).text.splitlines())
+        hidden = ask("scontrol", "--oneliner", "show", "partition", name, environ=ALL)
+        found += map(record, hidden.text.splitlines())
     return {each["PartitionName"]: each for each in found if "PartitionName" in each}
 
 
@@ -66,7 +69,7 @@ def read_nodes() -> list[Node]:
 
 
 def _show(kind: str, *form: str) -> str:
-    answer = ask("scontrol", *form, "show", kind, tries=2)
+    answer = ask("scontrol", *form, "show", kind, tries=2, environ=ALL if kind == "node" else {})
     if not answer.text:
         raise UserError(
             f"{answer.failure}. Try the command yourself; if it fails there, too, ask the site, or fill in "
@@ -111,7 +114,8 @@ def read_accounts(config: Facts) -> Accounts:
     rows = [dict(zip(fields, line, strict=True)) for line in lines if len(line) == len(fields)]
     if not rows:
         return Accounts(unknown=f"accounting knows no account of {user} on this cluster; ask the site")
-    default = ask(*show, "user", user, "format=defaultaccount").text.partition("\n")[0]
+    # withassoc: the default account of this cluster, and not that of another one
+    default = ask(*show, "user", user, "withassoc", *here, "format=defaultaccount").text.partition("\n")[0]
     return Accounts(rows, default.strip())
 
 
@@ -151,9 +155,11 @@ def parse_node(facts: Facts) -> Node:
 def parse_gpus(gres: str) -> dict[str, int]:
     """Return the GPUs by type of a node's ``Gres``, such as ``gpu:h100:4(S:0-1),nvme:1``."""
     found: dict[str, int] = {}
-    for kind, count in re.findall(r"(?:^|,)gpu(?::([^,]+))?:(\d+)(?=,|$)", re.sub(r"\([^)]*\)", "", gres)):
-        if int(count):
-            found[kind] = found.get(kind, 0) + int(count)
+    for name, *words in (each.split(":") for each in re.sub(r"\([^)]*\)", "", gres).split(",")):
+        count = int(words.pop()) if words and words[-1].isdigit() else 1
+        if name == "gpu" and count:
+            kind = ":".join(word for word in words if word != "no_consume")
+            found[kind] = found.get(kind, 0) + count
     return found
 
 

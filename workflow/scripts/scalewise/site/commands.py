@@ -26,7 +26,7 @@ _HIDING = re.compile(
 """Variables that narrow what Slurm's commands show or cancel; those that only widen it are kept."""
 _REQUESTED = re.compile(
     "SBATCH_(ARRAY_INX|CORE_SPEC|CPUS_PER_GPU|DEPENDENCY|ERROR|EXCLUSIVE|GPUS|GPUS_PER_(NODE|SOCKET|TASK)"
-    "|GRES|OVERCOMMIT|WAIT)"
+    "|GRES|OVERCOMMIT|THREAD_SPEC|TRES_PER_TASK|WAIT)"
 )
 """Variables that give a job other devices or CPUs than planned, or make sbatch do more than send one job."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import time
 from collections.abc import Generator, Sequence
 from pathlib import Path
@@ -18,9 +19,11 @@ HIDDEN_SECONDS = 60.0
 SILENT_SECONDS = 300.0
 """Longest time without an answer on a job, such as from a controller that restarts."""
 
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 NEVER_STARTS = re.compile(
     r"(QOS|Assoc|Partition|Account|Invalid|Max|JobHeld|JobHold)\w*|\w*(NodeLimit|TimeLimit)"
-    r"|BadConstraints|ReservationDeleted|.*\bheld\b.*"
+    r"|(Bad)?Constraints|Reservation(Deleted|Invalid)|DependencyNeverSatisfied|.*\bheld\b.*"
 )
 """Reasons of a pending job that only an administrator or the user can change.
 
@@ -48,13 +51,26 @@ def run_job(
     Returns:
         The job's number and last state; empty after a bad finding.
     """
-    sent = ask("sbatch", "--parsable", f"--job-name={name}", f"--output={log}", *options, f"--wrap={command}")
-    # sites print further lines
-    found = re.search(r"^(\d+)(;\S+)?$", sent.text, re.MULTILINE)
-    if not sent.ok or found is None:
+    form, found = ("--parsable", f"--job-name={name}", f"--output={log}"), None
+    try:
+        sent = ask("sbatch", *form, *options, f"--wrap={command}")
+        # sites print further lines
+        found = re.search(r"^(\d+)(;\S+)?$", sent.text, re.MULTILINE) if sent.ok else None
+    finally:
+        if found is None:  # an sbatch that was interrupted, or was too slow, may have sent it
+            cancel(f"--name={name}")
+    if found is None:
         yield bad(f"Slurm refuses the hello job: {sent.error or sent.text}", "Correct the site file.")
         return ""
     return (yield from follow(found[1], query))
+
+
+def cancel(job: str) -> None:
+    """Cancel a job; scancel ignores a second Ctrl-C and SIGTERM, too."""
+    handlers = {each: signal.signal(each, signal.SIG_IGN) for each in ENDING_SIGNALS}
+    ask("scancel", job)
+    for each, handler in handlers.items():
+        signal.signal(each, handler)
 
 
 def follow(number: str, query: Sequence[str]) -> Generator[Finding, None, str]:
@@ -75,19 +91,20 @@ def follow(number: str, query: Sequence[str]) -> Generator[Finding, None, str]:
             if number in states:
                 state, silent_at = states[number], now + SILENT_SECONDS
             elif state and listed.ok:
-                state = "COMPLETED"  # ended, and forgotten by the controller: its report says how
+                state = "is no longer shown"  # ended, and forgotten by the controller: its report says how
+                break
             elif now > silent_at:
                 problem = _hidden(number, query[0], listed)
             reason, text = "", "is running"
-            if state == "PENDING":
+            if state != "RUNNING" and state not in ENDED:  # PENDING, or a kind of it such as REQUEUE_HOLD
                 reason = ask("squeue", "--noheader", f"--jobs={number}", "--format=%r").text
                 text = f"waits in the queue ({reason})"
             if NEVER_STARTS.fullmatch(reason):
                 problem = bad(
                     f"Slurm does not start a job of this size: job {number} waits with the reason {reason}, "
                     "and was cancelled",
-                    "Use fewer devices or less time, another account, partition or QOS, or ask the site to "
-                    "lift the limit. Other jobs may use up a limit with Grp in its name.",
+                    "Use fewer devices or less time, another account, partition or QOS, or ask the site. "
+                    "Your other jobs may use up a limit, and those of others one with Grp in its name.",
                 )
             # a job waits without a reason before Slurm has compared it with its limits
             elif text != shown and (state == "RUNNING" or reason not in ("", "None")):
@@ -97,7 +114,7 @@ def follow(number: str, query: Sequence[str]) -> Generator[Finding, None, str]:
                 shown = text
     finally:
         if state not in ENDED:
-            ask("scancel", number)
+            cancel(number)
     if problem is None:
         return f"job {number} {state}"
     yield problem

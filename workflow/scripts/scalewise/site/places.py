@@ -24,8 +24,8 @@ from scalewise.site.commands import missing_commands
 
 ALIKE = 0.95
 """Nodes of one order differ by a little memory; one with less than this part of the usual is another kind."""
-PART_OF_GPU = re.compile(r"(^|[-_.])\d+g\.\d+gb\b")
-"""Types that end with a MIG profile, such as ``a100_1g.5gb``: described only if there is nothing else."""
+PART_OF_GPU = re.compile(r"mig|(^|[-_.])\d+g[-_.]?\d+gb", re.IGNORECASE)
+"""Types with a MIG profile, such as ``a100_1g.5gb``: described only if there is nothing else."""
 MOST_KINDS = 8
 """Most kinds of nodes in one list."""
 
@@ -176,14 +176,14 @@ def _payer(partition: Facts, accounts: Accounts, chosen: str | None) -> tuple[Fa
     """Return the row of the account that pays, the chosen, the default or the only one, and why it does."""
     if accounts.unknown:
         return {"account": chosen} if chosen else {}, accounts.unknown
-    name, allowed = partition["PartitionName"], partition.get("AllowAccounts", "ALL")
-    denied = names(partition.get("DenyAccounts", ""))
-    usable = {
-        account: row
-        for account, row in accounts.usable_in(name).items()
-        if account not in denied and (allowed == "ALL" or account in names(allowed))
-    }
-    # Slurm keeps names of accounts in small letters
+    name = partition["PartitionName"]
+    # accounting keeps names of accounts in small letters
+    allowed = names(partition.get("AllowAccounts", "ALL").lower())
+    denied = names(partition.get("DenyAccounts", "").lower())
+    yours = {each: row for each, row in accounts.usable_in(name).items() if each not in denied}
+    named = {each for each in yours if "all" in allowed or each in allowed}
+    # new versions of Slurm also take subaccounts of those: the test of a job shows it
+    usable = {each: row for each, row in yours.items() if chosen or not named or each in named}
     payer = accounts.default if chosen is None else chosen if chosen in usable else chosen.lower()
     if chosen is None and payer not in usable and len(usable) == 1:
         (payer,) = usable
@@ -194,5 +194,6 @@ def _payer(partition: Facts, accounts: Accounts, chosen: str | None) -> tuple[Fa
         )
         raise UserError(f"{which} cannot be used in partition {name}. {choice}")
     why = "your default" if payer == accounts.default else "not your default"
+    why += "" if payer in named else f"; {name} does not allow it by name"
     others = ", ".join(account for account in usable if account != payer)
     return usable[payer], f"{why}{f'; also yours: {others} (--account NAME)' if others else ''}"

@@ -122,7 +122,7 @@ def _check_request(job: str, request: Request) -> Finding:
     options = sbatch_options(request)
     answer = try_job(options)
     if answer.ok:
-        start = re.search(r"to start at (\S+)", answer.error)
+        start = re.search(r"to start at (.+?) using", answer.error)
         return ok(f"Slurm takes {job}{f'; it would start at {start[1]}' if start else ''}")
     fix = WHAT_IS_MISSING
     if "--exclusive" in options:

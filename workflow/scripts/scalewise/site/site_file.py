@@ -48,7 +48,9 @@ def write_site_file(places: Sequence[Place], path: Path, checkout: Path, *, forc
     for place in places:
         several = sum(each.name == place.name for each in places) > 1
         name = re.sub(r"[^A-Za-z0-9_-]", "-", f"{place.name}-{place.gpu_type}" if several else place.name)
-        sections[f"{name[:29]}-{len(sections)}" if name[:32] in sections else name[:32]] = describe(place)
+        name = name.lstrip("-_")[:32]
+        is_used = name.lower() in map(str.lower, sections)
+        sections[f"{name[:29]}-{len(sections)}" if is_used else name] = describe(place)
     cluster = places[0].config.get("ClusterName", "(no name)")
     schema = os.path.relpath(checkout / "workflow/schemas/site.schema.json", path.absolute().parent)
     lines = [
@@ -87,11 +89,11 @@ def describe(place: Place) -> Section:
     cpus = min(nodes[0].cpus, number(facts, "MaxCPUsPerNode") or nodes[0].cpus)
     devices = cpus if gpu_type is None else nodes[0].gpus[gpu_type]
     gres = "" if gpu_type is None else ":".join(filter(None, ["gpu", gpu_type, str(devices)]))
-    # of the two, Slurm has one
+    # of the two, Slurm has one; the partition's replaces the cluster's
     limits = [
         number(each, "MaxMemPerNode") or number(each, "MaxMemPerCPU") * cpus for each in (facts, place.config)
     ]
-    memory = min([*(node.memory_mb for node in nodes), *filter(None, limits)])
+    memory = min([*(node.memory_mb for node in nodes), *[*filter(None, limits)][:1]])
     longest, fewest = facts.get("MaxTime", "UNLIMITED"), number(facts, "MinNodes") or 1
     shared, select = facts.get("OverSubscribe", ""), place.config.get("SelectType", "")
     whole = shared.startswith("EXCLUSIVE") or select == "select/linear"
@@ -156,8 +158,6 @@ def find_qos(options: Sequence[str], yours: Sequence[str]) -> tuple[list[str], s
         if answer.ok:
             return qos, refusal
         refusal = refusal or one_line(answer.error)
-        if "qos" not in refusal.lower():
-            break
     return [], refusal
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Mapping
 
@@ -117,7 +118,9 @@ def slurm_resources(
         resources["gres"] = f"gpu:{gpus}"
     if leaves_free and not exclusive:
         resources[SHARED_NODE] = 1
-    resources["slurm_extra"] = shlex.join(extra)
+    # with quotes, the plugin does not take the end of --exclude=gpu-c for its option -c
+    words = (f"'{word}'" if re.fullmatch(r"[\w,.=-]+-\w", word) else shlex.quote(word) for word in extra)
+    resources["slurm_extra"] = " ".join(words)
     placed = {"slurm_account": slurm.account, "slurm_partition": slurm.partition}
     placed |= dict(word[2:].split("=", 1) for word in slurm.extra if is_resource[word])
     return resources | {name: value for name, value in placed.items() if value is not None}
