@@ -80,13 +80,39 @@ def test_a_single_rank_that_hangs_is_ended_though_no_other_waits_for_it(
     assert "The last line of its output: reading a lock" in failure.reason
 
 
+LEAVES = """\
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)", *sys.argv], start_new_session=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.fault(1, 15)
 @pytest.mark.starts_ranks
-def test_ranks_and_their_launcher_do_not_outlive_a_train_py_that_is_killed(runs: Runs) -> None:
-    training = runs.start("headless", 2, ENDLESS | {"launcher": "torchrun"})
-    training.wait_for_step()
-    training.process.kill()
-    training.end()
-    assert training.left_over() == {}
+@pytest.mark.parametrize("launcher", ["popen", "torchrun"])
+@pytest.mark.parametrize("killed", ["the job", "a rank"])
+def test_nothing_that_a_program_has_started_outlives_a_rank_or_a_job_that_is_killed(
+    killed: str, launcher: str, runs: Runs, tmp_path: Path
+) -> None:
+    """The program ignores SIGTERM, and has started a process in a session of its own."""
+    script = tmp_path / "leaves.py"
+    script.write_text(LEAVES, encoding="utf-8")
+    own = {"program": str(script), "arguments": ["{folder}"], "scaling": "weak", "batch_size_per_device": 8}
+    own |= {"devices": [1, 2], "repeats": 1, "launcher": launcher}
+    training = runs.start("leaving", 2, settings=own)
+
+    def left() -> int:
+        return sum("sleep(1000)" in command for command in training.processes().values())
+
+    training.wait_until(lambda: left() == 2, "the programs have started nothing")
+    if killed == "a rank":
+        os.kill(training.pid(1), signal.SIGKILL)
+        assert "rank 1 on" in training.fail()[0].reason
+    else:
+        training.process.kill()
+        training.end()
+        assert training.left_over() == {}
 
 
 @pytest.mark.fault(7)

@@ -15,20 +15,24 @@ from tests.reliability.thoroughness import times
 from scalewise.records import read_failure
 
 pytestmark = needs_two_cores
+needs_hangup = pytest.mark.skipif(
+    signal.getsignal(signal.SIGHUP) == signal.SIG_IGN, reason="nohup has started the tests"
+)
 
 
 @pytest.mark.fault(13)
+@pytest.mark.parametrize("name", ["SIGINT", pytest.param("SIGHUP", marks=needs_hangup)])
 def test_a_run_that_gets_a_signal_to_end_keeps_what_it_has_trained_and_takes_its_ranks_along(
-    runs: Runs, record_property: Record
+    name: str, runs: Runs, record_property: Record
 ) -> None:
     training = runs.start("stopped", 2, ENDLESS)
     training.wait_for_checkpoint()
     training.wait_for_step()
     assert len(training.processes()) >= 2
     began = time.monotonic()
-    training.process.send_signal(signal.SIGINT)
-    training.stopped("interrupted", "ended by SIGINT.")
-    record_property("figure", f"SIGINT: no process left after {time.monotonic() - began:.1f} s")
+    training.process.send_signal(signal.Signals[name])
+    training.stopped("interrupted", f"ended by {name}.")
+    record_property("figure", f"{name}: no process left after {time.monotonic() - began:.1f} s")
 
 
 def test_a_run_at_its_limit_keeps_its_checkpoint_and_resumes_only_with_more_time(runs: Runs) -> None:

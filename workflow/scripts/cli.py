@@ -108,6 +108,7 @@ def train(options: Namespace) -> int:
     """Start the ranks of one run, watch them, and leave its records."""
     from scalewise.config.site import Site
     from scalewise.execution.job import RunJob, run_train_job
+    from scalewise.execution.start import adopt_orphans, kill_descendants
     from scalewise.ranks.monitoring.environments import COMMIT, source_version
 
     # not the study's, which may have begun before the checkout changed
@@ -116,7 +117,12 @@ def train(options: Namespace) -> int:
     plan = plan_of(options)
     job = plan["runs"][options.experiment][options.run]
     site = Site.model_validate_json(plan["sites"][job["site"]])
-    return run_train_job(RunJob(job, site, options.attempt, options.record.parent, options.log))
+    # a rank that was killed cannot end what its program has started
+    adopt_orphans()
+    try:
+        return run_train_job(RunJob(job, site, options.attempt, options.record.parent, options.log))
+    finally:
+        kill_descendants()
 
 
 def preflight(options: Namespace) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -167,6 +168,22 @@ def test_a_terminal_gets_a_bounded_and_printable_part_and_the_next_start_adds_to
     assert max(map(len, shown)) < 4 * SHOWN_BYTES
     one.train(OUT_OF_MEMORY)
     assert one.output.read_bytes().count(b"\x07") == 100_000
+
+
+class Closed(io.StringIO):
+    """A pipe to ``tee``, which Ctrl-C has ended."""
+
+    def write(self, _text: str) -> int:
+        raise BrokenPipeError
+
+
+@pytest.mark.fault(14)
+def test_a_terminal_that_is_gone_costs_neither_the_reason_nor_the_log(
+    one: OneRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", Closed())
+    assert "no rank started" in one.run("sys.exit(1)", one.job()).reason
+    assert one.log.read_text(encoding="utf-8").startswith("failed: no rank started")
 
 
 @pytest.mark.fault(15)
@@ -359,7 +376,10 @@ def test_what_a_budget_has_left_for_another_try_is_known_before_a_job_is_submitt
 def test_ranks_are_not_the_task_of_the_interactive_session(
     launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_STEP_ID")
+    task = [
+        *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_STEP_ID"),
+        *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"),
+    ]
     for name in task:
         monkeypatch.setenv(name, "0")
     monkeypatch.setenv("SLURM_JOB_ID", "4711")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ LINE = "loading shard 3"
 TIMED_OUT = "[unbound_buffer.cc:78] Timed out waiting 30000ms for recv operation to complete"
 CLOSED = "[pair.cc:561] Connection closed by peer [10.0.0.1]:21927"
 OWN = "label 11 is out of range"
+SLOW = "train.py ended with code 1: TimeoutError: host not reached: timed out"
 
 
 def host(rank: int) -> str:
@@ -61,6 +63,9 @@ def reason(files: RankFiles, *ended: Any, **facts: Any) -> tuple[str, bool]:
         pytest.param((None, "Broken pipe", None, "x"), ["rank 3 on node2", "x"], id="not who noticed"),
         pytest.param((CLOSED, CLOSED, None, CLOSED), ["rank 2 on node2 (pid 102)", "SIGKILL"], id="killed"),
         pytest.param((TIMED_OUT,) * 3 + (None,), ["rank 3 on node2", "the rank hung"], id="hangs"),
+        pytest.param(
+            (None, SLOW, None, None), ["rank 1 on node1", "host not reached"], id="a time-out of its own"
+        ),
         pytest.param((CLOSED,) * 4, ["rank 0 on node1", "Connection closed"], id="the network"),
     ],
 )
@@ -86,11 +91,31 @@ def test_ranks_that_never_started_are_counted_and_named(started: int, says: str,
     assert says in reason(files, 3, "error" if started else None)[0]
 
 
+@pytest.mark.parametrize("cause", [None, "error", "no step", "limit"])
+def test_a_folder_that_was_removed_is_named_and_not_the_ranks(cause: str | None, files: RankFiles) -> None:
+    shutil.rmtree(files.folder)
+    assert f"{files.folder} was removed while ranks were at work" in reason(files, 1, cause)[0]
+
+
 @pytest.mark.parametrize("state", ["terminated", "finished", "stopped"])
 def test_ranks_that_have_left_a_note_were_not_killed(state: Any, files: RankFiles) -> None:
     for rank in range(4):
         files.mark(rank, state)
     assert "left no result" in reason(files, 0)[0]
+
+
+@pytest.mark.fault(1)
+@pytest.mark.parametrize("terminated", [0, 2])
+def test_a_rank_that_got_sigterm_before_the_others_lost_it_is_named(
+    terminated: int, files: RankFiles
+) -> None:
+    marks: dict[int, dict[str, Any]] = {1: {"state": "terminated"}, 2: {"state": "failed", "error": CLOSED}}
+    for rank in (0, 3):
+        files.mark(rank, "finished")
+    for rank in (1, 2) if terminated == 1 else (2, 1):
+        files.mark(rank, **marks[rank])
+    text, _ = reason(files, 1)
+    assert ("rank 1 on node1 (pid 101) was ended by SIGTERM" in text) == (terminated == 1), text
 
 
 GROUPED = dict.fromkeys(range(4), (OURS, ""))

@@ -19,6 +19,7 @@ from scalewise.execution.rank_files import RankFiles, RankSetup, is_consequence
 from scalewise.measure.step_flags import NO_GRAD
 from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.monitoring.machine_load import CpuUse
+from scalewise.ranks.program import rank
 from scalewise.ranks.program.child import Child, EndRequest
 from scalewise.ranks.program.failure import ProgramError, add_source, check_end, find_fix, is_out_of_memory
 from scalewise.ranks.program.plan_check import check_plan
@@ -301,6 +302,16 @@ def test_what_a_study_says_of_batches_reaches_the_check(
     assert check_plan(program_rank(tmp_path, 2, **keys).planned, ranks) == ""
 
 
+def test_a_rank_that_does_not_end_after_its_last_step_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rank, "wait_for_start", lambda *_arguments: StartRecords(pair()[:1], []))
+    program = program_rank(tmp_path, 2)
+    with pytest.raises(ProgramError, match="rank 0, rank 1 did not end within 120 s of") as ended:
+        program._write_records([])
+    assert not ended.value.permanent
+
+
 @pytest.mark.parametrize("named", [False, True])
 def test_a_file_that_the_study_names_is_not_missing_in_it(named: bool, tmp_path: Path) -> None:
     helper = str(tmp_path / "helper.py")
@@ -337,6 +348,7 @@ def end(probe_folder: Path, code: int, *lines: str) -> None:
         pytest.param("10", 0, r"at least 10, .*Replace os\._exit by sys\.exit", id="no exit handlers"),
         pytest.param("", 0, "ended without error before its first optimizer step", id="no step"),
         pytest.param("", -signal.SIGKILL, "SIGKILL, as the system's out-of-memory killer does", id="killed"),
+        pytest.param("", -40, "ended by signal 40", id="a signal without a name"),
     ],
 )
 def test_a_program_that_leaves_no_record_gets_the_reason(

@@ -49,12 +49,48 @@ def test_a_program_inherits_no_ignored_and_no_blocked_signal() -> None:
     assert [n.name for n in HEEDED for mask in masks.values() if mask >> (n - 1) & 1] == []
 
 
-def test_a_line_without_end_is_kept_from_its_begin_where_an_error_has_its_name() -> None:
-    child = Child([sys.executable, "-c", "print('ValueError: ' + 'x' * 1_000_000)"], os.environ)
+def printed_by(code: str) -> Child:
+    """A program that has ended."""
+    child = Child([sys.executable, "-c", code], os.environ)
     wait_until(lambda: child.wait(1) is not None, "the program has not ended")
     child.end()
+    return child
+
+
+def test_a_line_without_end_is_kept_from_its_begin_where_an_error_has_its_name() -> None:
+    child = printed_by("raise ValueError('x' * 1_000_000)")
     assert child.last_error().startswith("ValueError: xxx")
-    assert [len(line) for line in child.tail] == [LONGEST_LINE]
+    assert max(len(line) for line in child.tail) == LONGEST_LINE
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        pytest.param("raise ValueError('a\\nTypeError: b\\nc')", "ValueError: a", id="of several lines"),
+        pytest.param(
+            "raise ValueError('\\n\\nfull')", "ValueError:  full", id="that begins with empty lines"
+        ),
+        pytest.param("class Odd(Exception): ...\nraise Odd('x')", "Odd: x", id="of any name"),
+        pytest.param(
+            "print('OSError: x'); exit('no data')", "no data", id="a text, after one that is handled"
+        ),
+        pytest.param(
+            "raise ExceptionGroup('both', [OSError('x')])",
+            "ExceptionGroup: both (1 sub-exception)",
+            id="group",
+        ),
+        pytest.param(
+            "class A:\n  def __del__(self): raise OSError\nkept = A()\nraise ValueError('x')",
+            "ValueError: x",
+            id="before that of a destructor",
+        ),
+        pytest.param(
+            "print('[rank1]: Traceback (most recent call last):\\n[rank1]:   x\\n[rank1]: E: y')", "E: y"
+        ),
+    ],
+)
+def test_the_error_that_ends_a_program_is_found_whatever_else_it_prints(code: str, error: str) -> None:
+    assert printed_by(code).last_error() == error
 
 
 CUDA, HIP, ROCR = (f"{name}_VISIBLE_DEVICES" for name in ("CUDA", "HIP", "ROCR"))

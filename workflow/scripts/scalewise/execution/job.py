@@ -86,7 +86,8 @@ class RunJob:
     def report(self, text: str, *, failed: bool = False) -> None:
         """Show a message, or how the run failed, also in Snakemake's log of the job."""
         mark = "" if failed else ":"
-        print(f"scalewise: {self.definition.label}{mark} {text}", file=sys.stderr, flush=True)
+        with suppress(OSError):  # of a pipe whose reader Ctrl-C has ended, or a lost terminal
+            print(f"scalewise: {self.definition.label}{mark} {text}", file=sys.stderr, flush=True)
         with suppress(OSError), self.log.open("a", encoding="utf-8") as file:  # the disk may be full
             file.write(f"{text}\n")
 
@@ -236,8 +237,11 @@ def leave_failure(job: RunJob, files: RankFiles, ended: Ended, failure: Failure)
             "let it save more often."
         )
         failure = failure.model_copy(update={"outcome": "failed", "reason": reason, "permanent": True})
-    with suppress(OSError):  # a full disk; the reason is also shown
+    try:
         write_json(job.folder / FAILURE, failure)
+    except OSError as error:  # it may also have kept the ranks from leaving theirs
+        problem = explain_os_error(job.folder, error).removeprefix("failed: ")
+        failure = failure.model_copy(update={"reason": f"{problem} {failure.reason}"})
     if goes_back:
         requeue_job(job, str(number))
     return failure

@@ -49,10 +49,13 @@ _CONSEQUENCE = re.compile(
 )
 """Phrases of gloo, nccl and the store in errors of ranks that have lost another rank: never the cause."""
 
+_OWN = re.compile(r"ended with code \d+: (?!RuntimeError(?!: Data)|[\w.]*Dist\w+Error|.*client socket)")
+"""Errors that torch.distributed does not raise, such as a download that timed out."""
+
 
 def is_consequence(error: str) -> bool:
     """Whether an error of a rank is only the consequence of another one's end."""
-    return _CONSEQUENCE.search(error) is not None
+    return bool(_CONSEQUENCE.search(error)) and not _OWN.search(error)
 
 
 class RankSetup(Origin):

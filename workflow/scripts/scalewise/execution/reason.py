@@ -74,6 +74,8 @@ def _why(files: RankFiles, ended: Ended, cause: Rank | None, limit_seconds: floa
     if ended.outcome == "interrupted":
         begins = "resumes from what it has saved" if setup.resumes else "starts from the beginning"
         return f"ended by {ended.stop_source or 'a signal'}. The same command {begins}.", False
+    if not files.folder.exists():
+        return f"{files.folder} was removed while ranks were at work. Keep it until the run has ended.", False
     if ended.cause == "limit" and setup.limit_seconds <= 0:
         return f"all of its {duration_text(limit_seconds)} are used. {MORE_TIME}", True
     if ended.cause == "limit":
@@ -104,6 +106,10 @@ def _error(files: RankFiles, ended: Ended, cause: Rank | None) -> str:
             f"{silent} ended without an error message. Slurm or the kernel's out-of-memory killer sent "
             "SIGKILL, or the rank hung and the others did not wait any longer."
         )
+    # launchers send it once a rank has failed; before, it was a user, or a service that frees memory
+    for rank in ranks:
+        if rank.state == "terminated" and (cause is None or rank.changed_at < cause.changed_at):
+            return f"{rank} was ended by SIGTERM and left no result."
     return cause.failure if cause else f"the ranks ended with code {ended.code} and left no result."
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import signal
@@ -21,13 +22,39 @@ SCRIPTS = Path(__file__).parents[2]
 
 TASK_VARIABLES = re.compile(
     r"SLURM_(PROCID|LOCALID|NODEID|TASK_PID|GTIDS|NTASKS|NPROCS|NTASKS_PER_NODE|TASKS_PER_NODE"
-    r"|STEP_.*|STEPID|SRUN_.*|LAUNCH_.*)"
+    r"|STEP_.*|STEPID|SRUN_.*|LAUNCH_.*)|TORCHELASTIC_.*"
 )
-"""Variables of the Slurm task that this process is, such as an interactive shell: a program that reads them
-would take each of its ranks for the same one. srun sets them for each rank."""
+"""Variables of the Slurm task that this process is, such as an interactive shell, or of torchrun around it: a
+program that reads them would take each of its ranks for the same one. srun and torchrun set them for each."""
 
 KILLED_SECONDS = 60.0
 """Longest wait for a process that was killed."""
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+"""Options from linux/prctl.h: a signal when the parent ends, and this process as parent of orphans."""
+
+KILL_ROUNDS = 5
+"""Times that remaining processes are listed and killed; one in uninterruptible sleep cannot be killed."""
+
+
+def adopt_orphans() -> None:
+    """Become the parent of what the descendants of this process leave when they end."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def kill_descendants() -> None:
+    """Kill all that this process and its descendants have started, in sessions of their own, too."""
+    with suppress(ChildProcessError):  # there is none
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        import psutil  # noqa: PLC0415 - takes its time
+
+        for _ in range(KILL_ROUNDS):
+            for process in (remaining := psutil.Process().children(recursive=True)):
+                with suppress(psutil.Error):
+                    process.kill()
+            if not remaining:
+                break
+            psutil.wait_procs(remaining, timeout=5)
 
 
 class RankProcesses:

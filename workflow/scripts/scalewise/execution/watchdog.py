@@ -203,13 +203,15 @@ def supervise(launch: Launch, files: RankFiles, notify: Callable[[str], None]) -
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """Collect SIGTERM, SIGINT and SIGUSR1 in a list, instead of an exception at any line."""
+    """Collect signals in a list, instead of an exception or an end at any line."""
     received: list[int] = []
 
     def note(signum: int, _frame: FrameType | None) -> None:
         received.append(signum)
 
-    handled = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    handled = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup leaves it
+        handled.append(signal.SIGHUP)
     before = {number: signal.signal(number, note) for number in handled}
     try:
         yield received

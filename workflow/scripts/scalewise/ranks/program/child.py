@@ -20,9 +20,7 @@ from types import FrameType
 import psutil
 
 from scalewise.execution.rank_files import RankFiles
-
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-"""Options from linux/prctl.h: a signal when the parent ends, and this process as parent of orphans."""
+from scalewise.execution.start import PR_SET_PDEATHSIG, adopt_orphans, kill_descendants
 
 TAIL_LINES = 60
 """Last lines that are kept for the reason of a failure."""
@@ -33,44 +31,54 @@ LONGEST_LINE = 2000
 DRAIN_SECONDS = 2.0
 """Longest wait for the end of the output, which a remaining process may hold open."""
 
-KILL_ROUNDS = 5
-"""Times that remaining processes are listed and killed; one in uninterruptible sleep cannot be killed."""
-
 GRACE_SECONDS = 8.0
 """Time that the program has after a SIGTERM, for its own handlers; the supervisor gives little more."""
 
 NOTE_SECONDS = 2.0
 """Time between two reads of the supervisor's note, on a file system that many ranks may share."""
 
-_ERROR = re.compile(r"^(?:\[rank\d+\]:\s*)?([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning)\b.*)$")
+_TRACEBACK, _IGNORED = "Traceback (most recent call last)", "Exception ignored in"
+
+_MARGIN = re.compile(r"^(?:\[rank\d+\]: ?)?(?: *[|+] ?)*")
+"""The rank that torch puts before each line of a traceback, and the bars of an exception group."""
 
 
 def say(text: str) -> None:
-    """Print a line of train.log, unless the disk is full."""
+    """Print a line of train.log, in any encoding, unless the disk is full."""
     with suppress(OSError):
-        print(text, flush=True)
+        sys.stdout.buffer.write(f"{text}\n".encode(errors="backslashreplace"))
+        sys.stdout.buffer.flush()
 
 
-def exit_when_parent_dies(supervisor: int | None, supervisor_is_here: bool) -> None:
-    """End this process, a rank, once its parent or its job has ended, even if that was killed.
+def exit_when_parent_dies(child: Child, supervisor: int | None, supervisor_is_here: bool) -> None:
+    """End this process, a rank, and all of its program once its parent or its job has ended, or was killed.
 
     A job that was killed cannot end its ranks. They would continue to train during the next run, and disturb
     its figures.
 
     Args:
+        child: The program.
         supervisor: The process id of the job; None if another process ends its ranks.
         supervisor_is_here: Whether the job runs on this host, where its id is valid.
     """
     parent = os.getppid()
-    # by the kernel: also when this process is stopped, or waits inside a collective
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     watched = Path(f"/proc/{supervisor}") if supervisor is not None and supervisor_is_here else None
 
-    def watch() -> None:
-        while os.getppid() == parent and (watched is None or watched.exists()):
-            time.sleep(1.0)
-        os._exit(1)
+    def look(*_: object) -> None:
+        if os.getppid() != parent or (watched is not None and not watched.exists()):
+            try:
+                child.end()
+            finally:
+                os._exit(1)
 
+    def watch() -> None:
+        while True:
+            look()
+            time.sleep(1.0)
+
+    # at once, by the kernel: also if this process is stopped
+    signal.signal(signal.SIGCONT, look)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
     threading.Thread(target=watch, name="orphan", daemon=True).start()
 
 
@@ -94,7 +102,7 @@ class Child:
         self._line_read = line_read
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         libc = ctypes.CDLL(None)
-        libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
+        adopt_orphans()
 
         def begin() -> None:
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -152,16 +160,8 @@ class Child:
         if grace_seconds and self._process.poll() is None:
             self.send(signal.SIGTERM)
             self.wait(grace_seconds)
-        # descendants of an ended process have become children of this one
-        for _ in range(KILL_ROUNDS):
-            remaining = psutil.Process().children(recursive=True)
-            for process in remaining:
-                with suppress(psutil.Error):
-                    process.kill()
-            if not remaining:
-                break
-            psutil.wait_procs(remaining, timeout=5)
-            self._process.poll()
+        kill_descendants()
+        self._process.poll()
         self._reader.join(DRAIN_SECONDS)
 
     @property
@@ -170,18 +170,24 @@ class Child:
         return list(self._tail)
 
     def last_error(self) -> str:
-        """Return the last line that names an exception, else the last line; empty if there is none."""
-        lines = self.tail
-        for line in reversed(lines):
-            if error := _ERROR.match(line):
-                return error[1]
-        return next((line for line in reversed(lines) if line.strip()), "")
+        """Return the error of the last traceback, else the last line; empty if there is none."""
+        lines = self._traceback()
+        # those of the stack are indented, and a message may begin with empty lines
+        texts = [_MARGIN.sub("", line) for line in lines[1:] if not _MARGIN.sub("", line).startswith(" ")]
+        if error := next(filter(None, texts), ""):
+            return error if error.rstrip()[-1:] != ":" else " ".join(filter(None, texts[:3]))
+        return next((line for line in reversed(self.tail) if line.strip()), "")
 
     def traceback(self) -> str:
         """Return the last lines from the last traceback on; all of them if there is none."""
-        lines = self.tail
-        begins = [index for index, line in enumerate(lines) if "Traceback (most recent call last)" in line]
-        return "\n".join(lines[begins[-1] :] if begins else lines)
+        return "\n".join(self._traceback() or self.tail)
+
+    def _traceback(self) -> list[str]:
+        """Return the last lines from the last traceback on that may have ended the program."""
+        # Python ignores an error of a destructor, at the exit too
+        lines, before = self.tail, ["", *self.tail]
+        begins = [n for n, line in enumerate(lines) if _TRACEBACK in line and _IGNORED not in before[n]]
+        return lines[begins[-1] :] if begins else []
 
     def _read(self) -> None:
         output = self._process.stdout

@@ -215,7 +215,7 @@ def check_end(
             say(f"{program} ended with code {code} after its last measured step")
         return
     if code < 0:
-        name = signal.Signals(-code).name
+        name = signal.Signals(-code).name if -code in {*signal.Signals} else f"signal {-code}"
         sender = ", as the system's out-of-memory killer does" if code == -signal.SIGKILL else ""
         if code == -signal.SIGABRT and any(NCCL_TIMEOUT in line for line in child.tail):
             sender = " after NCCL had timed out: another rank did not come"

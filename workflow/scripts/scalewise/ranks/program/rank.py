@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 
 from scalewise.config.program import SEEN_SAMPLES, ProgramSettings
-from scalewise.execution.rank_files import RankFiles, RankSetup, is_consequence, steps_by_rank
+from scalewise.execution.rank_files import RankFiles, RankSetup, State, is_consequence, steps_by_rank
 from scalewise.plan.runs.training_program import program_of
 from scalewise.ranks.distributed.cpus import take_cpus
 from scalewise.ranks.distributed.identity import Identity, check_place, identify, node_rank
@@ -118,7 +118,7 @@ class ProgramRank:
             child = Child(argv, environment, line_read, self.settings.working_directory)
             launched, launch_seconds = time.monotonic(), self._launch_seconds()
             # after the start of the program: a fork is not safe while other threads run
-            exit_when_parent_dies(setup.supervisor_pid, setup.supervisor_host == identity.host)
+            exit_when_parent_dies(child, setup.supervisor_pid, setup.supervisor_host == identity.host)
             try:
                 for rank in self.ranks:
                     self.rank_files.mark(rank, "running", host=identity.host, pid=child.pid)
@@ -299,25 +299,26 @@ class ProgramRank:
 
     def _end_as_requested(self, request: EndRequest, code: int) -> None:
         """Leave the message that the program was stopped as requested, and exit."""
-        if request.by_launcher:
-            raise SystemExit(128 + abs(code))
+        by_launcher = request.by_launcher
+        state: State = "terminated" if by_launcher else "stopped"
         for rank in self.ranks:
-            self.rank_files.mark(rank, "stopped", stop_source=request.source)
-        # not as a failure: a launcher would then end the peers while they save
-        raise SystemExit(0)
+            self.rank_files.mark(rank, state, stop_source="" if by_launcher else request.source)
+        # a stop is no failure: a launcher would end the peers while they save
+        raise SystemExit(128 + abs(code) if by_launcher else 0)
 
     def _write_records(self, argv: list[str]) -> None:
         """Wait for the reports of all processes, and write the run's records."""
         shape = self.rank_setup.definition.shape
         processes = shape.nodes if self.settings.starts == "itself" else shape.world_size
-        start = wait_for_start(self.probe_folder, processes, self.rank_setup.timeout_seconds)
+        # a rank may take its END_SECONDS
+        longest = max(self.rank_setup.timeout_seconds, 2 * END_SECONDS)
+        start = wait_for_start(self.probe_folder, processes, longest)
+        firsts = range(0, shape.world_size, shape.world_size // processes)
+        if missing := sorted({*firsts} - {report.rank for report in start.reports}):
+            ranks = ", ".join(str(self.rank_files.read_rank(rank) or f"rank {rank}") for rank in missing)
+            raise ProgramError(f"{ranks} did not end within {longest:.0f} s of the end of this one")
         if difference := check_plan(self.planned, start.ranks, all_ended=True):
             raise ProgramError(difference, permanent=True)
-        if len(start.reports) < processes:
-            raise ProgramError(
-                f"{len(start.reports)} of {processes} processes left their report within "
-                f"{self.rank_setup.timeout_seconds} s of the first rank's end"
-            )
         self.rank_files.check_current()
         try:
             write_records(
@@ -378,8 +379,8 @@ def run_program_rank(rank_files: RankFiles, began: float) -> int:
     try:
         check_place(identity, shape)
         ProgramRank(rank_files, rank_setup, settings, identity, ranks, began).run()
-    except (ProgramError, OSError, RuntimeError) as error:
-        text = str(error)
+    except Exception as error:  # noqa: BLE001  # without its reason, the rank would pass for killed
+        text = str(error) if isinstance(error, (ProgramError, OSError, RuntimeError)) else repr(error)
         say(f"scalewise: {text}")
         with suppress(OSError):
             rank_files.mark(
