@@ -50,7 +50,7 @@ def write_facts():
         json.dump(FACTS, file, default=str)
 
 
-for name in ("is_module", "config_files", "names_cluster"):
+for name in ("is_module", "config_files", "command_config", "names_cluster"):
     FACTS[name] = getattr(adapter, name)(workflow)
 atexit.register(write_facts)
 
@@ -143,7 +143,9 @@ def test_facts_of_a_command(place: Place) -> None:
     facts = place.facts("-n")
     assert (facts["is_module"], facts["shows_plan"], facts["runs_jobs"]) == (False, True, False)
     assert (facts["config_files"], facts["names_cluster"], facts["uses_cluster"]) == ([], False, False)
-    facts = place.facts("-n", "--configfile", "study.yaml", "--resources", "device_budget=64")
+    options = ("--configfile", "study.yaml", "--config", "given={b: 1}", "--resources", "device_budget=64")
+    facts = place.facts("-n", *options)
+    assert facts["command_config"] == {"given": {"b": "1"}}
     assert [Path(file).name for file in facts["config_files"]] == ["study.yaml"]
     assert facts["names_cluster"]
     assert not place.facts("-n", "made/nothing", code=1)["shows_plan"]

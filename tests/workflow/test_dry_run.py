@@ -58,6 +58,22 @@ def test_a_profile_that_changes_the_devices_of_runs_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("results/weak/runs/d2.r1/record.json", "weak/d2.r1 is no run of the study"),
+        ("results/week/answer.json", "No rule to produce results/week/answer.json"),
+    ],
+)
+def test_a_target_that_is_not_in_the_study_is_refused(
+    target: str, message: str, workplace: Workplace
+) -> None:
+    outcome = workplace.snakemake("-n", target, config=TINY)
+    assert outcome.code == 1
+    assert message in outcome.text.splitlines()[-1]
+    assert "Traceback" not in outcome.text
+
+
+@pytest.mark.parametrize(
     ("text", "snakemakes", "ours"),
     [
         ("- a", "Config file must be given as JSON or YAML with keys at top level", ":1: "),

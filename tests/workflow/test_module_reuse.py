@@ -13,15 +13,14 @@ from tests.workflow.workplace import ON_PARTITIONS, PARTITIONS, SITE, TINY, Work
 PARENT = f"""
 configfile: "parent.yaml"
 
+rule mine:
+    input: "resources/datasets/digits/dataset.safetensors", "results/report.html"
+
 module scalewise:
     snakefile: "{SNAKEFILE}"
     config: config["scaling"]
 
 use rule * from scalewise as scaling_*
-
-rule mine:
-    default_target: True
-    input: "resources/datasets/digits/dataset.safetensors", "results/report.html"
 """
 
 

@@ -156,6 +156,7 @@ def test_a_run_requests_nothing_that_only_other_runs_have(login_node: LoginNode)
     outcome = login_node.snakemake(
         *("--configfile", "study.yaml", "--config", "site=site.yaml", "--retries", "0"),
         *("--slurm-init-seconds-before-status-checks", "1", "--latency-wait", "0"),
+        *("--default-resources", "tasks=2", "gpus=3", "tasks_per_gpu=4"),
     )
 
     assert record.exists(), outcome.text
@@ -163,7 +164,7 @@ def test_a_run_requests_nothing_that_only_other_runs_have(login_node: LoginNode)
     for words in submissions(record):
         line = " ".join(words)
         _, _, name = words[words.index("--comment") + 1].rpartition("_wildcards_a_")
-        found = re.findall(r" (-p \S+|-C \S+|--qos=\S+|--gres=\S+|--gpus-per-node=\S+|--mem\S* \d+)", line)
+        found = re.findall(r" (-p \S+|-C \S+|--qos=\S+|--\S*gpu\S*|--mem\S* \d+)", line)
         requested[name] = set(found)
     special = {"-p special", "-C a&b", "--qos=high"}
     assert requested == {

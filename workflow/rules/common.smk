@@ -15,7 +15,7 @@ if not SCRIPTS.is_dir():
     )
 sys.path.insert(0, str(SCRIPTS))
 
-from scalewise.plan.plan_file import read_plan
+from scalewise.plan.plan_file import OF_DEVICES, read_plan
 
 # The rules' commands find the scripts and this Python by the environment: in `params` a moved checkout would make
 # everything again. An environment of Snakemake's own stands in front of this Python.
@@ -50,7 +50,10 @@ ROUND = "results/{experiment}/repeats/{part}round{round}.json"
 
 def of_run(wildcards):
     """Return the job of a run."""
-    return RUNS[wildcards.experiment, wildcards.run]
+    key = wildcards.experiment, wildcards.run
+    if key not in RUNS:
+        sys.exit(f"{'/'.join(key)} is no run of the study. `snakemake -n` shows them.")
+    return RUNS[key]
 
 
 def part_of(wildcards):
@@ -105,7 +108,7 @@ def resource(name):
 
 wildcard_constraints:
     round="[1-9][0-9]*",
-    experiment="[A-Za-z0-9][A-Za-z0-9_-]*",
+    experiment="|".join(EXPERIMENTS),
     part="([A-Za-z0-9_-]+[.])?",
     run="[A-Za-z0-9._-]+",
     dataset="[A-Za-z0-9_-]+",

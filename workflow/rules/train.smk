@@ -19,7 +19,12 @@ rule train:
     threads: lambda wc: of_run(wc)["threads"]
     # the request to Slurm has the same form for one device and for many; set-resources of a profile replaces it
     resources:
-        **{name: resource(name) for job in RUNS.values() for name in job["resources"]},
+        # with those that a run does not have: default-resources of a profile would add them
+        **{
+            name: resource(name)
+            for names in (OF_DEVICES, *(job["resources"] for job in RUNS.values()))
+            for name in names
+        },
         attempt=lambda wc, attempt: attempt,
     # all that defines the run, and nothing else: a change of it trains the run again
     params:

@@ -90,6 +90,11 @@ def test_runs_are_as_they_are_kept(load: Load, capsys: pytest.CaptureFixture[str
     compare(WORDS, "\n".join(parts), __file__, capsys)
 
 
+def test_the_largest_seed_leaves_room_for_repeats(load: Load) -> None:
+    for run in load(of_program("seed: 2147483647"), CPUS).runs.values():
+        assert RunDefinition.model_validate_json(run.as_json()) == run
+
+
 def text_of(run: RunDefinition) -> str:
     """Return a run's name, shape, batches and seed, and what its options have become."""
     settings = run.settings.model_dump() | {"launcher": run.launcher}

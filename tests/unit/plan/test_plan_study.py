@@ -155,7 +155,13 @@ def test_a_key_at_the_top_is_refused_in_a_file_and_ignored_from_the_command(
     study_folder.plan(text)
     config = yaml.safe_load(text) | {"foo": 1}
 
-    assert load_study(config, ["study.yaml"], study_folder.site_file).runs
+    (warning,) = load_study(config, ["study.yaml"], study_folder.site_file).warnings
+    assert warning.startswith("foo of --config is no key of a study. Known: defaults, ")
+    # of a key that the file has as well
+    given = {"experiments": {"digits": {"epochs": "4"}}}
+    config["experiments"]["digits"] |= given["experiments"]["digits"]
+    with pytest.raises(StudyError, match=r"--config: experiments\.digits\.epochs: .* \(is '4'\)"):
+        load_study(config, ["study.yaml"], study_folder.site_file, command=given)
     (line,) = study_folder.refuse(f"{text}foo: 1\n")
     assert ": foo: Extra inputs are not permitted (is 1)." in line
 

@@ -14,7 +14,7 @@ from scalewise import snakemake_adapter as adapter
 from scalewise.config.settings import plain_path
 from scalewise.execution.run_folder import is_refused, refused_runs
 from scalewise.execution.slurm import requeue_preempted
-from scalewise.plan.plan_file import PLAN, Plan
+from scalewise.plan.plan_file import OF_DEVICES, PLAN, Plan
 from scalewise.plan.plan_table import plan_lines
 from scalewise.plan.planned_study import Study, write_plan
 from scalewise.plan.runs.allocation import SHARED_NODE
@@ -32,14 +32,6 @@ LOGIN_NODE = (
     "The site file describes a Slurm cluster, but the runs would start here, on the login node. "
     "Use --profile profiles/slurm, or --profile profiles/local for this machine."
 )
-
-_OF_THE_STUDY = frozenset(
-    {
-        *("nodes", "tasks", "tasks_per_node", "tasks_per_gpu", "mpi", "gres", "gpu", "gpus", "gpu_model"),
-        *("cpus_per_task", "cpus_per_gpu", "threads", "slurm_extra"),
-    }
-)
-"""Resources that determine the devices on which a run is measured."""
 
 
 def open_study(workflow: Any, config: Mapping[str, Any], checkout: Path) -> Study:
@@ -59,7 +51,8 @@ def open_study(workflow: Any, config: Mapping[str, Any], checkout: Path) -> Stud
     if site is None and adapter.names_cluster(workflow):
         sys.exit(LOST_SITE)
     check_results_folder(RESULTS)
-    study = load_study(config, files, site, checkout=checkout, is_module=adapter.is_module(workflow))
+    command, is_module = adapter.command_config(workflow), adapter.is_module(workflow)
+    study = load_study(config, files, site, checkout=checkout, command=command, is_module=is_module)
     if study.site.slurm is None:
         return study
     if job := os.environ.get("SLURM_JOB_ID"):
@@ -97,7 +90,7 @@ def begin_jobs(workflow: Any, study: Study, plan: Plan, train: Any) -> None:
     if not in_slurm and (adapter.uses_cluster(workflow) or adapter.names_cluster(workflow)):
         sys.exit(LOST_SITE)
     replaced = adapter.replaced_resources(workflow, train)
-    if changed := sorted(_OF_THE_STUDY & replaced.keys()):
+    if changed := sorted({*OF_DEVICES, "threads"} & replaced.keys()):
         sys.exit(
             f"A profile or the command sets {', '.join(changed)} of the runs, which follows from `devices`, "
             "`cpus_per_device` and the site file. Remove it from set-resources and set-threads."
@@ -118,6 +111,8 @@ def begin_jobs(workflow: Any, study: Study, plan: Plan, train: Any) -> None:
     for warning in study.warnings:
         print(f"Warning: {warning}", file=sys.stderr)
     os.environ[PLAN] = str(write_plan(plan))
+    if not adapter.is_module(workflow):
+        adapter.forget_config_files(workflow)
     if in_slurm:
         requeue_preempted(Path.cwd())
     adapter.refuse_tries(partial(is_refused, plan, RESULTS, utc_now()))

@@ -24,6 +24,11 @@ def config_files(workflow: Any) -> list[str]:
     return [str(path) for path in workflow.configfiles]
 
 
+def command_config(workflow: Any) -> Mapping[str, Any]:
+    """Return the configuration that the command and its profile give, without that of files."""
+    return dict(workflow.config_settings.config)
+
+
 def is_module(workflow: Any) -> bool:
     """Return whether another workflow uses this one as a module."""
     return workflow.modifier.base_snakefile is not None
@@ -64,6 +69,11 @@ def limit(workflow: Any, resource: str, most: int) -> None:
         most: Most of it that jobs may take together.
     """
     workflow.global_resources[resource] = most
+
+
+def forget_config_files(workflow: Any) -> None:
+    """Have jobs read no configuration file, which a user may edit or delete while they wait."""
+    workflow.config_settings.configfiles = ()
 
 
 def refuse_tries(is_refused: Callable[[str, str, int], bool]) -> None:

@@ -150,7 +150,10 @@ def _known_keys(keys: Place, model: type[BaseModel]) -> Iterable[str]:
         # a part that is no field is an index, or a name of the user's choice
         if isinstance(part, str) and part in model.model_fields:
             model = next(_models_in(model.model_fields[part].annotation), model)
-    return model.model_fields
+    below = [
+        (name, each) for name, field in model.model_fields.items() for each in _models_in(field.annotation)
+    ]
+    return [*model.model_fields, *(f"{name}.{key}" for name, each in below for key in each.model_fields)]
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -66,15 +66,35 @@ def _collect(source: Source, node: yaml.Node, place: Place) -> None:
             _collect(source, item, (*place, index))
     elif isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            here, line = (*place, str(key.value)), key.start_mark.line + 1
+            kind, line = key.tag.rpartition(":")[2], key.start_mark.line + 1
+            if kind == "merge":
+                continue
+            # as the values have it
+            here = (*place, key.value if kind == "str" else str(_constructed(key)))
             if here in source.lines:
                 text = f"is written twice, in lines {source.lines[here]} and {line}. Keep one of the two."
                 source.problems.append(Problem(here, text))
-            elif (kind := key.tag.rpartition(":")[2]) not in ("str", "int", "merge"):
-                text = f"is a key that YAML reads as {kind}, not as text. Put it in quotes."
+            elif kind not in ("str", "int"):
+                text = f"is {key.value!r}, a key that YAML reads as {kind}, not as text. Put it in quotes."
                 source.problems.append(Problem(here, text))
             source.lines[here] = line
             _collect(source, value, here)
+        # keys of the mapping itself replace merged ones
+        for value in (value for key, value in node.value if key.tag.endswith(":merge")):
+            for mapping in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                merged = Source(source.name, problems=source.problems)
+                _collect(merged, mapping, place)
+                source.lines = merged.lines | source.lines
+    else:
+        _constructed(node)
+
+
+def _constructed(node: yaml.Node) -> Any:
+    """Return the value of a node; raise an error with its line."""
+    try:
+        return yaml.SafeLoader("").construct_object(node, deep=True)
+    except (ValueError, OverflowError, LookupError, AttributeError) as error:  # of Python's own types
+        raise yaml.MarkedYAMLError(problem=str(error), problem_mark=node.start_mark) from error
 
 
 def to_plain(value: Any, place: Place, problems: list[Problem]) -> Any:
@@ -98,12 +118,13 @@ def to_plain(value: Any, place: Place, problems: list[Problem]) -> Any:
     return value
 
 
-def stop_at(problems: Iterable[Problem], sources: Sequence[Source]) -> None:
+def stop_at(problems: Iterable[Problem], sources: Sequence[Source], command: Mapping[str, Any]) -> None:
     """End with every mistake, if there is one; of several at one place, with the first.
 
     Args:
         problems: The mistakes.
         sources: The files of the configuration.
+        command: Keys and values that the command gives, which replace those of the files.
 
     Raises:
         StudyError: Names file, line, key and value of each.
@@ -112,11 +133,16 @@ def stop_at(problems: Iterable[Problem], sources: Sequence[Source]) -> None:
     for problem in problems:
         first.setdefault(problem.place, problem)
     if first:
-        raise StudyError([problem.render(_origin(place, sources)) for place, problem in first.items()])
+        raise StudyError([each.render(_origin(place, sources, command)) for place, each in first.items()])
 
 
-def _origin(place: Place, sources: Sequence[Source]) -> str:
-    """Return file and line of a place, or of the nearest key above it."""
+def _origin(place: Place, sources: Sequence[Source], command: Mapping[str, Any]) -> str:
+    """Return file and line of a place or of the nearest key above it, or ``--config`` for the command."""
+    given: Any = command
+    for part in place:
+        given = given.get(part) if isinstance(given, Mapping) else given
+    if place and given is not None:
+        return "--config"
     for length in range(len(place), -1, -1):
         for source in reversed(sources):
             if (line := source.lines.get(place[:length])) is not None:

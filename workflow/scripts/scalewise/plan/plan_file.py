@@ -18,6 +18,12 @@ PLAN_FOLDER = Path(".snakemake/scalewise")
 
 Value = int | str
 
+OF_DEVICES = (
+    *("nodes", "tasks", "tasks_per_node", "tasks_per_gpu", "mpi", "gres", "gpu", "gpus", "gpu_model"),
+    *("cpus_per_task", "cpus_per_gpu", "slurm_extra"),
+)
+"""Resources that determine the devices on which a run is measured: no profile changes them."""
+
 
 class TrainJob(TypedDict):
     """The job of one run: what Snakemake requests for it, what it trains, and limits that it observes itself.

@@ -44,6 +44,7 @@ def load_study(
     site_file: str | Path | None = None,
     *,
     checkout: Path | None = None,
+    command: Mapping[str, Any] | None = None,
     is_module: bool = False,
 ) -> Study:
     """Check a configuration and make its runs.
@@ -55,27 +56,33 @@ def load_study(
         files: The files of the configuration, for line numbers and mistakes of YAML.
         site_file: The profile's facts; None for this machine as it is.
         checkout: Scalewise's folder; None if unknown.
+        command: Keys and values of the command, which are not in the files.
         is_module: Whether the files are another workflow's, which passes this study by its values.
 
     Raises:
         StudyError: Names every mistake.
     """
     sources = [] if is_module else [read_source(Path(file)) for file in files]
+    command = {} if is_module or command is None else command
     problems = [problem for source in sources for problem in source.problems]
     raw = to_plain(config, (), problems)
     # --config and other tools may add keys at the top
     of_command = {key for key in raw if sources and not any((key,) in source.lines for source in sources)}
     ignored = of_command - StudyFile.model_fields.keys()
     validated(StudyFile, {key: raw[key] for key in raw if key not in ignored}, (), problems)
-    stop_at([problem for problem in problems if problem.place == ("site",)], sources)
+    stop_at([problem for problem in problems if problem.place == ("site",)], sources, command)
     sites = read_sites(site_file, checkout)
     parts: list[Part] = []
-    if isinstance(raw.get("experiments"), dict) and isinstance(raw.get("defaults", {}), dict):
+    if isinstance(raw.setdefault("experiments", {}), dict) and isinstance(raw.get("defaults", {}), dict):
         parts, of_experiments = _plan(raw, sites)
         problems += [_in_defaults(problem, raw) for problem in of_experiments]
-    stop_at(problems, sources)
+    stop_at(problems, sources, command)
     site = next(iter(sites.values()))
-    return Study(parts, site, list(dict.fromkeys(_warnings(sources, site, parts))))
+    known = StudyFile.model_fields
+    unused = [
+        f"{key} of --config is no key of a study. {did_you_mean(key, known)}" for key in sorted(ignored)
+    ]
+    return Study(parts, site, list(dict.fromkeys([*unused, *_warnings(sources, site, parts)])))
 
 
 def check_results_folder(folder: Path) -> None:

@@ -61,7 +61,7 @@ def _check_files(series: Series, settings: ProgramSettings) -> Iterator[Problem]
             yield Problem(here, f"is {path!r}, which holds results/, too: every run would change it.")
     for place, value, is_there in paths:
         if not is_there:
-            fix = " Its arguments stand under `arguments`." if " " in str(value) else ""
+            fix = " Its arguments stand under `arguments`." if value == program and " " in program else ""
             yield Problem(place, f"is {value!r}, but there is no such file or folder.{fix}")
     for path in map(str, program_files(settings)):
         try:

@@ -55,7 +55,7 @@ def repeat_settings(settings: AnySettings, repeat: int) -> AnySettings:
 
     The launcher is the run's, not the training's.
     """
-    return settings.model_copy(update={"seed": settings.seed + repeat - 1, "launcher": None})
+    return settings.model_copy(update={"seed": (settings.seed + repeat - 1) % 2**31, "launcher": None})
 
 
 def batch_per_device(settings: AnySettings, world_size: int) -> int:
