@@ -62,6 +62,8 @@ def inputs(wildcards):
         FACTS["replaced"] = adapter.replaced_resources(workflow, rules.train)
         if "valid" in config:
             adapter.judge_record(workflow, OUTPUT.format(**wildcards), is_valid=config["valid"])
+        if "forget" in config:
+            adapter.forget_config_files(workflow)
     return []
 
 
@@ -81,6 +83,14 @@ rule train:
     shell:
         "echo {{wildcards.run}} >> tried; test ! -e fail; "
         "echo made > {{output}}; sleep $(cat seconds || echo 0)"
+
+
+rule command:
+    input: inputs
+    output: "command"
+    run:
+        with open(output[0], "w") as file:
+            file.write(" ".join(sys.argv))
 
 
 rule turn:
@@ -151,6 +161,13 @@ def test_facts_of_a_command(place: Place) -> None:
     assert not place.facts("-n", "made/nothing", code=1)["shows_plan"]
     facts = place.facts()
     assert (facts["shows_plan"], facts["runs_jobs"]) == (False, True)
+
+
+@pytest.mark.parametrize("forget", [False, True])
+def test_jobs_read_no_configuration_file_that_is_forgotten(forget: bool, place: Place) -> None:
+    (place.folder / "study.yaml").write_text("{forget: true}" if forget else "{}")
+    place.facts("--configfile", "study.yaml", "--", "command")
+    assert ("study.yaml" in (place.folder / "command").read_text()) is not forget
 
 
 def test_requests_hold_what_profiles_add_and_replace(place: Place) -> None:
