@@ -101,6 +101,18 @@ def test_points_with_done_disturbed_and_waiting_runs(
     assert max(map(len, lines)) <= 80
 
 
+LONG = "optimizer: [adadelta], learning_rate: [0.0001], schedule: [constant], horizontal_flip: [true]"
+
+
+def test_a_point_with_a_long_name_has_a_line_of_80_columns_too(load: Load, tmp_path: Path) -> None:
+    study = load(STUDY.replace("gradient_as_bucket_view: [false, true]", LONG), SITE)
+    lines = list(status_lines(make_plan(study), tmp_path, time.time()))
+    assert max(map(len, lines)) <= 80
+    assert [line.partition("..: ")[2] for line in lines if line.startswith("  d2.")] == [
+        "0 of 3 done; 3 waiting"
+    ]
+
+
 def test_jobs_in_the_queue_are_those_of_this_folder(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,8 @@ from scalewise.site.commands import ask
 from scalewise.terminal import REPORT, answer_line, wrapped
 
 SACCT_SECONDS = 30.0
+MAX_NAME = 50
+"""Longest name of a point that is not cut, as in the plan."""
 
 Run = tuple[str, str]
 """Experiment and run."""
@@ -70,7 +72,8 @@ def _rows(
         states = Counter(_state(row, experiment, results, queue, now) for _, row in group[~done].iterrows())
         texts = [f"{int(done.sum())} of {len(group)} done{_rate(group[done])}"]
         texts += [f"{number} {state}" for state, number in states.items()]
-        yield from wrapped(f"{point}: {'; '.join(texts)}", "  ")
+        name = str(point) if len(str(point)) <= MAX_NAME else f"{str(point)[: MAX_NAME - 2]}.."
+        yield from wrapped(f"{name}: {'; '.join(texts)}", "  ")
 
 
 def _rate(done: pd.DataFrame) -> str:
