@@ -21,6 +21,9 @@ module scalewise:
     config: config["scaling"]
 
 use rule * from scalewise as scaling_*
+
+use rule train from scalewise as scaling_train with:
+    priority: 1
 """
 
 
@@ -43,6 +46,7 @@ def test_another_workflow_runs_a_study_to_its_report(workplace: Workplace) -> No
     plan = workplace.run(["snakemake", "-n", "--cores", "1"])
     assert plan.code == 0, plan.text
     assert "scaling_train" in plan.text
+    assert plan.text.count("Devices are ") == 1
     done = workplace.run(["snakemake", "--cores", "2"])
     assert done.code == 0, done.text
     results = workplace.folder / "results"
