@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -236,6 +237,15 @@ def test_a_job_that_is_waited_for_in_vain_is_cancelled_after_a_limit(
     assert limit < queue.seconds < limit + 4 * LOOK_SECONDS
 
 
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """Interrupts are heeded, also by tests in the background of a shell, which starts these without."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
 @pytest.mark.parametrize(("during", "cancelled"), [("sbatch", "scancel --name=run"), ("squeue", CANCELLED)])
 def test_a_preflight_that_is_interrupted_twice_leaves_no_job(
     during: str, cancelled: str, programs: Path, monkeypatch: pytest.MonkeyPatch
