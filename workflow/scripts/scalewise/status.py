@@ -21,7 +21,7 @@ from scalewise.analysis.study import Analysis, parts_of
 from scalewise.config.shape import count_devices
 from scalewise.execution.rank_files import ATTEMPT, RankFiles, probe_files
 from scalewise.execution.slurm import QueuedJob, queued_runs
-from scalewise.plan.formatting import DAY, duration_text, format_3sig
+from scalewise.plan.formatting import DAY, cut, duration_text, format_3sig
 from scalewise.plan.plan_file import Plan, runs_in_slurm
 from scalewise.plan.runs.rounds import spent_device_hours
 from scalewise.report.proposal import analysis_of
@@ -30,7 +30,7 @@ from scalewise.terminal import REPORT, answer_line, wrapped
 
 SACCT_SECONDS = 30.0
 MAX_NAME = 50
-"""Longest name of a point that is not cut, as in the plan."""
+"""Longest name of a point that is not cut."""
 
 Run = tuple[str, str]
 """Experiment and run."""
@@ -72,8 +72,7 @@ def _rows(
         states = Counter(_state(row, experiment, results, queue, now) for _, row in group[~done].iterrows())
         texts = [f"{int(done.sum())} of {len(group)} done{_rate(group[done])}"]
         texts += [f"{number} {state}" for state, number in states.items()]
-        name = str(point) if len(str(point)) <= MAX_NAME else f"{str(point)[: MAX_NAME - 2]}.."
-        yield from wrapped(f"{name}: {'; '.join(texts)}", "  ")
+        yield from wrapped(f"{cut(str(point), MAX_NAME)}: {'; '.join(texts)}", "  ")
 
 
 def _rate(done: pd.DataFrame) -> str:

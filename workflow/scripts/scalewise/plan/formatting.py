@@ -23,6 +23,11 @@ def format_3sig(value: float) -> str:
     return f"{value:,.{2 - math.floor(math.log10(abs(value)))}f}"
 
 
+def cut(name: str, width: int) -> str:
+    """Return a name, or its beginning and two points if it has more characters than a column."""
+    return name if len(name) <= width else f"{name[: width - 2]}.."
+
+
 def percent(fraction: float, places: int = 1) -> str:
     """Format a share with a number of places after the point: ``6.1 %``."""
     return f"{100 * fraction:.{places}f} %"

@@ -15,7 +15,7 @@ from typing import Any
 
 from scalewise.config.settings import Settings
 from scalewise.config.shape import Shape, count_devices
-from scalewise.plan.formatting import counts_text, format_3sig, listed, shortened
+from scalewise.plan.formatting import counts_text, cut, format_3sig, listed, shortened
 from scalewise.plan.planned_study import Part, Study
 from scalewise.plan.runs.allocation import most_jobs
 from scalewise.plan.runs.rounds import known_rounds, requested_repeats
@@ -161,9 +161,8 @@ def _table(points: Sequence[PlannedPoint]) -> Iterator[str]:
         if point is not None and point.run.experiment != experiment:
             experiment = point.run.experiment
             yield experiment
-        cut = name if len(name) <= widths[0] else f"{name[: widths[0] - 2]}.."
         numbers = (cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))
-        yield "  ".join(["", cut.ljust(widths[0]), *numbers])
+        yield "  ".join(["", cut(name, widths[0]).ljust(widths[0]), *numbers])
 
 
 def _choice(part: Part, points: Sequence[PlannedPoint]) -> Iterator[str]:
