@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -118,7 +119,9 @@ def to_plain(value: Any, place: Place, problems: list[Problem]) -> Any:
     return value
 
 
-def stop_at(problems: Iterable[Problem], sources: Sequence[Source], command: Mapping[str, Any]) -> None:
+def stop_at(
+    problems: Iterable[Problem], sources: Sequence[Source], command: Mapping[str, Any] = MappingProxyType({})
+) -> None:
     """End with every mistake, if there is one; of several at one place, with the first.
 
     Args:

@@ -47,7 +47,7 @@ def read_sites(site_file: str | Path | None, checkout: Path | None) -> dict[str,
     problems = source.problems
     values = to_plain(source.values, (), problems)
     file = validated(SiteFile, values, (), problems)
-    stop_at(problems, [source], {})
+    stop_at(problems, [source])
     assert file is not None
     names = list(file.partitions or [""])
     problems += check_case(("partitions",), names)
@@ -68,5 +68,5 @@ def read_sites(site_file: str | Path | None, checkout: Path | None) -> dict[str,
     if 0 < len(priced) < len(sites):
         text = f"have a price_per_device_hour only for {', '.join(priced)}: costs cannot be compared."
         problems.append(Problem(("partitions",), text))
-    stop_at(problems, [source], {})
+    stop_at(problems, [source])
     return sites

@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from scalewise.config.errors import Place, Problem, StudyError, did_you_mean, shown, validated
@@ -44,7 +45,7 @@ def load_study(
     site_file: str | Path | None = None,
     *,
     checkout: Path | None = None,
-    command: Mapping[str, Any] | None = None,
+    command: Mapping[str, Any] = MappingProxyType({}),
     is_module: bool = False,
 ) -> Study:
     """Check a configuration and make its runs.
@@ -63,7 +64,7 @@ def load_study(
         StudyError: Names every mistake.
     """
     sources = [] if is_module else [read_source(Path(file)) for file in files]
-    command = {} if is_module or command is None else command
+    command = {} if is_module else command
     problems = [problem for source in sources for problem in source.problems]
     raw = to_plain(config, (), problems)
     # --config and other tools may add keys at the top
