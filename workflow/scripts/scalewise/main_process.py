@@ -111,7 +111,7 @@ def begin_jobs(workflow: Any, study: Study, plan: Plan, train: Any) -> None:
     for warning in study.warnings:
         print(f"Warning: {warning}", file=sys.stderr)
     os.environ[PLAN] = str(write_plan(plan))
-    if not adapter.is_module(workflow):
+    if not adapter.is_module(workflow):  # rules of another workflow may read its own
         adapter.forget_config_files(workflow)
     if in_slurm:
         requeue_preempted(Path.cwd())

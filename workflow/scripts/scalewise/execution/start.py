@@ -43,7 +43,7 @@ def adopt_orphans() -> None:
 
 
 def kill_descendants() -> None:
-    """Kill all that this process and its descendants have started, in sessions of their own, too."""
+    """Kill all that this process and its descendants have started, also in other sessions."""
     with suppress(ChildProcessError):  # there is none
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         import psutil  # noqa: PLC0415 - takes its time

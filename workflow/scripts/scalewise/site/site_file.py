@@ -90,10 +90,11 @@ def describe(place: Place) -> Section:
     devices = cpus if gpu_type is None else nodes[0].gpus[gpu_type]
     gres = "" if gpu_type is None else ":".join(filter(None, ["gpu", gpu_type, str(devices)]))
     # of the two, Slurm has one; the partition's replaces the cluster's
-    limits = [
+    of_partition, of_cluster = (
         number(each, "MaxMemPerNode") or number(each, "MaxMemPerCPU") * cpus for each in (facts, place.config)
-    ]
-    memory = min([*(node.memory_mb for node in nodes), *[*filter(None, limits)][:1]])
+    )
+    memory = min(node.memory_mb for node in nodes)
+    memory = min(memory, of_partition or of_cluster or memory)
     longest, fewest = facts.get("MaxTime", "UNLIMITED"), number(facts, "MinNodes") or 1
     shared, select = facts.get("OverSubscribe", ""), place.config.get("SelectType", "")
     whole = shared.startswith("EXCLUSIVE") or select == "select/linear"

@@ -171,9 +171,9 @@ class Child:
 
     def last_error(self) -> str:
         """Return the error of the last traceback, else the last line; empty if there is none."""
-        lines = self._traceback()
+        lines = (_MARGIN.sub("", line) for line in self._traceback()[1:])
         # those of the stack are indented, and a message may begin with empty lines
-        texts = [_MARGIN.sub("", line) for line in lines[1:] if not _MARGIN.sub("", line).startswith(" ")]
+        texts = [line for line in lines if not line.startswith(" ")]
         if error := next(filter(None, texts), ""):
             return error if error.rstrip()[-1:] != ":" else " ".join(filter(None, texts[:3]))
         return next((line for line in reversed(self.tail) if line.strip()), "")
