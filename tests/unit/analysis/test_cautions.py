@@ -31,7 +31,8 @@ def test_many_disturbed_runs_leave_the_rest_uncertain(apart: int, certainty: str
         runs.loc[where(runs, devices, repeat), ["outcome", "disturbance"]] = ["disturbed", "1 other job"]
     answer = study.analysis(runs=runs).answer
     assert answer.certainty == certainty
-    assert answer.to_do == f"{len(taken)} of 20 runs were disturbed: make them again."
+    were = {1: "1 of 20 runs was", 10: "10 of 20 runs were"}[len(taken)]
+    assert answer.to_do == f"{were} disturbed: make them again."
     assert answer.command == REDO
 
 

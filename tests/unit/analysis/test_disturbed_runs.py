@@ -67,7 +67,7 @@ def test_a_disturbed_run_is_set_apart_if_its_point_has_others(tmp_path: Path) ->
     row = at(analysis, 1)
     assert (row["n"], row["n_failed"], row["n_set_apart"], row["n_left_out"]) == (3, 0, 1, 0)
     assert row["throughput_samples_per_second"] == pytest.approx(2510.0, rel=1e-4)
-    assert "1 of 4 runs were disturbed and are set apart" in row["note"]
+    assert "1 of 4 runs was disturbed and set apart" in row["note"]
     (apart,) = (run for _, run in analysis.runs.iterrows() if run["outcome"] == "disturbed")
     assert (apart["run"], apart["reason"]) == ("d1.r4", "other processes took 90 % of the CPUs")
     assert any("d1.r4" in each for each, _ in analysis.answer.cautions)

@@ -25,7 +25,7 @@ from scalewise.analysis.blocks import SESSION_GAP_HOURS, Separation, separable, 
 from scalewise.analysis.candidates import Group, Terms, accuracy_difference, aim_of, best_baseline
 from scalewise.analysis.choose import Candidate, Choice, Doubt
 from scalewise.analysis.conditions import DEVICE_MODEL, OTHER_CONDITIONS
-from scalewise.analysis.disturbed import DISTURBED, named_runs
+from scalewise.analysis.disturbed import DISTURBED, disturbed_of, named_runs
 from scalewise.analysis.points import Place, Points
 from scalewise.analysis.statistics import ENOUGH_REPEATS, Interval
 from scalewise.analysis.words import (
@@ -193,10 +193,9 @@ def disturbed_runs_are_set_apart(case: Case) -> Iterator[Caution]:
     ended = planned[planned["outcome"].isin(["completed", DISTURBED])]
     disturbed, apart = ended[ended["disturbance"] != ""], ended[ended["outcome"] == DISTURBED]
     if len(apart):
-        count = f"{len(disturbed)} of {len(ended)} runs were disturbed"
-        which = " and" if len(apart) == len(disturbed) else f"; {len(apart)} of them"
+        count = disturbed_of(len(disturbed), len(ended))
         yield Caution(
-            f"{count}{which} are not compared: {named_runs(apart)}.",
+            f"{count}; not compared: {named_runs(apart)}.",
             f"{count}: make them again.",
             "likely" if len(apart) >= MANY_APART * len(ended) else "clear",
             REDO,

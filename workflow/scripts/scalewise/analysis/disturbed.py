@@ -25,7 +25,7 @@ OTHERS_CPU = 0.1
 CPUs the system, Snakemake and its display take up to 4 %; a gain worth having is 5 % by default."""
 
 MAX_NAMED = 2
-"""Disturbed runs that a caution names: runs.csv has all of them."""
+"""Disturbed runs that are named; `redo --disturbed --dry-run` names all."""
 
 
 def disturbance(record: Mapping[str, Any]) -> str:
@@ -83,6 +83,11 @@ def disturbed_columns(point: pd.DataFrame) -> dict[str, Any]:
     }
 
 
+def disturbed_of(number: int, total: int) -> str:
+    """Return how many of some runs were disturbed, as a clause."""
+    return f"{number} of {total} runs {'was' if number == 1 else 'were'} disturbed"
+
+
 def named_runs(runs: pd.DataFrame) -> str:
     """Return the first of some disturbed runs, each with what disturbed it.
 
@@ -91,4 +96,4 @@ def named_runs(runs: pd.DataFrame) -> str:
     """
     names = [f"{run['run']} ({run['disturbance']})" for _, run in runs.head(MAX_NAMED).iterrows()]
     more = len(runs) - MAX_NAMED
-    return ", ".join(names) + (f" and {more} more, in runs.csv" if more > 0 else "")
+    return ", ".join(names) + (f" and {more} more" if more > 0 else "")

@@ -16,7 +16,7 @@ import pandas as pd
 
 from scalewise.analysis.analysis_spec import EPOCH_RATE, THROUGHPUT, WITH_NO_GRAD
 from scalewise.analysis.conditions import NEVER_MORE, OTHER_CONDITIONS
-from scalewise.analysis.disturbed import disturbed_columns
+from scalewise.analysis.disturbed import disturbed_columns, disturbed_of
 from scalewise.analysis.memory import peaks_of_one_kind
 from scalewise.analysis.statistics import (
     Interval,
@@ -422,4 +422,4 @@ def _notes(points: Points, place: Place, base: Place | None, set_apart: int) -> 
     for reason, number in left_out.value_counts().items():
         yield f"{number} of {len(point.planned)} runs left out: {reason}"
     if set_apart:
-        yield f"{set_apart} of {point.n + set_apart} runs were disturbed and are set apart"
+        yield f"{disturbed_of(set_apart, point.n + set_apart)} and set apart"
