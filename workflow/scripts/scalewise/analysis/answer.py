@@ -127,7 +127,7 @@ class Answer:
         sentence: The answer for a paper or a mail.
         candidates: Rows of the table of partitions, or of ways to split the devices; else empty.
         spent: The points that a study with rounds has measured, and their cost; empty for another one.
-        has_ended: Whether no round requests further runs.
+        has_ended: Whether every requested run has a result, and no round requests further runs.
         min_efficiency: Least efficiency that is required; None if other criteria decide.
         undecided: Partition, series, devices and the runs that would tell, of each open question.
     """

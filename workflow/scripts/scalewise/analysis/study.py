@@ -33,13 +33,13 @@ from scalewise.analysis.points import (
 )
 from scalewise.analysis.queue_waits import jobs_of_runs, median_waits
 from scalewise.analysis.round_texts import round_sentences
-from scalewise.analysis.runs import Tables, collect
+from scalewise.analysis.runs import NOT_RUN, Tables, collect
 from scalewise.analysis.words import interval_text
 from scalewise.config.experiment import LIMITS, AnyExperiment
 from scalewise.plan.plan_file import Plan, runs_in_slurm
 from scalewise.plan.runs.rounds import is_settled, known_rounds, requested_repeats
 from scalewise.plan.runs.runs import Options, points_by_series, series_name
-from scalewise.records import write_text
+from scalewise.records import RECORD, write_text
 
 ANSWER, PROVENANCE = "answer.json", "provenance.json"
 
@@ -136,14 +136,16 @@ def read_and_conclude(question: str, parts: Sequence[Part], *, total_times: bool
     tables = [collect(part.experiment.name, part.experiment.spec, part.runs_folder) for part in parts]
     waited = [with_waits(part, table) for part, table in zip(parts, tables, strict=True)]
     found = conclude(question, waited, tables, total_times=total_times)
-    spent, has_ended = [], True
+    spent, is_missing = [], NOT_RUN in set(found.runs["outcome"])
     for part in parts:
         spec = part.experiment.spec
         rounds = known_rounds(spec, part.runs_folder.parent)
         spent += round_sentences(rounds, requested_repeats(spec, []))
-        has_ended = has_ended and is_settled(spec, rounds)
+        is_missing = is_missing or not is_settled(spec, rounds)
+    have_ended = [(parts[0].runs_folder / run / RECORD).exists() for run in found.runs["run"]]
+    has_ended = all(have_ended) and not is_missing
     answer = replace(found.answer, spent=" ".join(dict.fromkeys(spent)), has_ended=has_ended)
-    if not has_ended:
+    if is_missing:
         answer = replace(answer, to_do="Run the same command again: the study has not ended.", command="")
     return replace(found, answer=answer)
 

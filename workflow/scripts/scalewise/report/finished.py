@@ -9,7 +9,6 @@ from tempfile import TemporaryDirectory
 
 from scalewise.analysis.study import write
 from scalewise.plan.plan_file import Plan
-from scalewise.records import RECORD
 from scalewise.report.figures import draw
 from scalewise.report.page import write_page
 from scalewise.report.proposal import analysis_of
@@ -42,7 +41,7 @@ def report_finished(plan: Plan, results: Path) -> list[str]:
         # the clock of the file server, as for the study's files
         began = drafts.stat().st_mtime_ns
         sections = [_section(plan, name, results, drafts / PARTIAL) for name in plan["experiments"]]
-        unfinished = not all(_has_ended(section, results) for section in sections)
+        unfinished = not all(section.answer.has_ended for section in sections)
         write_page(sections, drafts / REPORT, partial=unfinished)
         write_decisions(sections, drafts / DECISION)
         if _state(results / REPORT) != earlier:
@@ -73,11 +72,3 @@ def _section(plan: Plan, name: str, results: Path, partial: Path) -> Section:
     section = read_section(plan, name, folder)
     draw(section)
     return section
-
-
-def _has_ended(section: Section, results: Path) -> bool:
-    """Return whether every requested run of an experiment has a result, and no more are requested."""
-    folder = results / section.name / "runs"
-    return section.answer.has_ended and all(
-        (folder / str(run) / RECORD).exists() for run in section.runs["run"]
-    )
