@@ -79,7 +79,7 @@ def test_the_status_shows_what_waits_and_why_then_what_is_done_and_what_slurm_co
     for run in SHAPES:
         assert re.search(rf"^  {run}: 0 of 1 done; 1 waiting \((Resources|Priority)\)$", queued, re.MULTILINE)
         assert re.search(rf"^  {run}: 1 of 1 done, [\d.,]+ samples/s$", done, re.MULTILINE)
-    counted = re.search(r"^Slurm counts ([\d.]+) (GPU|CPU)-hours for (\d+) jobs\.$", done, re.MULTILINE)
+    counted = re.search(r"^Slurm counts ([\d.]+) (GPU|CPU)-hours for (\d+) jobs ", done, re.MULTILINE)
     assert counted is not None, done
     assert int(counted[3]) == len(digits.jobs()) == len(SHAPES)
 

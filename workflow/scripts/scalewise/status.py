@@ -16,21 +16,25 @@ from typing import Any
 import pandas as pd
 
 from scalewise.analysis.disturbed import DISTURBED, named_runs
-from scalewise.analysis.runs import NOT_RUN
-from scalewise.analysis.study import Analysis, parts_of
+from scalewise.analysis.study import parts_of
 from scalewise.config.shape import count_devices
 from scalewise.execution.rank_files import ATTEMPT, RankFiles, probe_files
 from scalewise.execution.slurm import QueuedJob, queued_runs
-from scalewise.plan.formatting import DAY, cut, duration_text, format_3sig
+from scalewise.plan.formatting import cut, duration_text, format_3sig, shortened
 from scalewise.plan.plan_file import Plan, runs_in_slurm
 from scalewise.plan.runs.rounds import spent_device_hours
+from scalewise.redo import SNAKEMAKE_LOCKS
 from scalewise.report.proposal import analysis_of
 from scalewise.site.commands import ask
-from scalewise.terminal import REPORT, answer_line, wrapped
+from scalewise.terminal import REPORT, answer_line, failure_lines, wrapped
 
 SACCT_SECONDS = 30.0
+SACCT_DAYS = 90
+"""Days of accounting that are read: of all years it takes too long on a large cluster."""
 MAX_NAME = 50
 """Longest name of a point that is not cut."""
+MAX_REASONS = 4
+"""Lines on runs without a result of an experiment."""
 
 Run = tuple[str, str]
 """Experiment and run."""
@@ -44,34 +48,38 @@ def status_lines(plan: Plan, results: Path, now: float) -> Iterator[str]:
         results: Folder of all experiments, below the folder where snakemake runs.
         now: Seconds since the epoch.
     """
-    queue, hours = queued_runs(plan), 0.0
+    queue, hours, is_missing = queued_runs(plan), 0.0, False
     for name in plan["experiments"]:
         found = analysis_of(plan, name, results)
         for part in parts_of(plan, name, results):
             hours += spent_device_hours(part.runs_folder, part.experiment.held_devices, part.partition)
         answer = found.answer
         yield from wrapped(answer_line(name, answer.verdict, answer.certainty))
-        yield from _rows(found, name, results, queue, now)
+        states = [_state(run, name, results, queue, now) for _, run in found.runs.iterrows()]
+        is_missing |= not answer.has_ended
+        yield from _rows(found.runs.assign(state=states))
+        reasons = found.runs[(found.runs["outcome"] == states) & (found.runs["reason"].fillna("") != "")]
+        failures = reasons[["run", "outcome", "reason"]].itertuples(index=False, name=None)
+        for line in shortened([*failure_lines(failures)], MAX_REASONS, "more"):
+            yield from wrapped(line, "  ")
         disturbed = found.runs[found.runs["disturbance"].fillna("") != ""]
         if len(disturbed):
             number = count_devices(len(disturbed), "disturbed run")
             yield from wrapped(f"{number}: {named_runs(disturbed)}", "  ")
-    counted = spent_in_slurm(Path.cwd(), _oldest(plan, results)) if runs_in_slurm(plan) else ""
+    counted = spent_in_slurm(Path.cwd()) if runs_in_slurm(plan) else ""
     yield counted or f"{format_3sig(hours)} device-hours by the records of the runs."
+    if is_missing and not any(SNAKEMAKE_LOCKS.glob("*")):
+        yield "Snakemake is not running here. The same command makes the missing runs."
     if (report := results / REPORT).exists():
         yield f"Report: {report}"
 
 
-def _rows(
-    found: Analysis, experiment: str, results: Path, queue: Mapping[Run, QueuedJob], now: float
-) -> Iterator[str]:
+def _rows(runs: pd.DataFrame) -> Iterator[str]:
     """Yield a line for each point: runs done, and what the others do."""
-    runs = found.runs.assign(point=found.runs["run"].str.rpartition(".r")[0])
-    for point, group in runs.groupby("point", sort=False):
-        done = group["outcome"].isin(["completed", DISTURBED])
-        states = Counter(_state(row, experiment, results, queue, now) for _, row in group[~done].iterrows())
+    for point, group in runs.groupby(runs["run"].str.rpartition(".r")[0], sort=False):
+        done = group["state"] == ""
         texts = [f"{int(done.sum())} of {len(group)} done{_rate(group[done])}"]
-        texts += [f"{number} {state}" for state, number in states.items()]
+        texts += [f"{number} {state}" for state, number in Counter(group["state"][~done]).items()]
         yield from wrapped(f"{cut(str(point), MAX_NAME)}: {'; '.join(texts)}", "  ")
 
 
@@ -83,7 +91,9 @@ def _rate(done: pd.DataFrame) -> str:
 def _state(
     row: pd.Series[Any], experiment: str, results: Path, queue: Mapping[Run, QueuedJob], now: float
 ) -> str:
-    """Return what a run without a result does, or how it ended."""
+    """Return what a run without a result does, or how it ended; empty for a completed run."""
+    if row["outcome"] in ("completed", DISTURBED):
+        return ""
     run = str(row["run"])
     folder = results / experiment / "runs" / run
     files = RankFiles(folder / ATTEMPT)
@@ -94,25 +104,20 @@ def _state(
         if state == "running" and (progress := files.progress()):
             reported_at = max(path.stat().st_mtime for path in probe_files(files.probe, "steps"))
             state += f" ({progress}, {duration_text(now - reported_at)} ago)"
-    return state or ("waiting" if row["outcome"] == NOT_RUN else str(row["outcome"]))
+    return state or str(row["outcome"])
 
 
-def spent_in_slurm(folder: Path, since: float) -> str:
+def spent_in_slurm(folder: Path) -> str:
     """Return a sentence on the hours that Slurm counts for a folder; empty if its accounting does not answer.
 
     The hours are those of GPUs, or of CPUs if the jobs have no GPUs.
 
     Args:
         folder: The folder in which snakemake runs.
-        since: Seconds since the epoch, before the first job.
     """
-    fields = ("JobIDRaw", "ElapsedRaw", "AllocTRES", "WorkDir")
-    start = pd.Timestamp(since, unit="s", tz="UTC").tz_convert(None).strftime("%Y-%m-%dT%H:%M:%S")
-    answer = ask(
-        *("sacct", "-X", "-n", "-P", "-D", "-o", ",".join(fields), f"--starttime={start}"),
-        seconds=SACCT_SECONDS,
-        environ={"TZ": "UTC"},
-    )
+    fields = "JobIDRaw,ElapsedRaw,AllocTRES,WorkDir"
+    since = f"--starttime=now-{SACCT_DAYS}days"
+    answer = ask("sacct", "-X", "-n", "-P", "-D", "-o", fields, since, seconds=SACCT_SECONDS)
     seconds, jobs = Counter[str](), set()
     for line in answer.text.splitlines() if answer.ok else ():
         job, elapsed, allocated, place = (*line.split("|", 3), "", "", "")[:4]
@@ -126,11 +131,5 @@ def spent_in_slurm(folder: Path, since: float) -> str:
     if not jobs:
         return ""
     hours = format_3sig(seconds[unit] / 3600)
-    return f"Slurm counts {hours} {unit}-hours for {count_devices(len(jobs), 'job')}."
-
-
-def _oldest(plan: Plan, results: Path) -> float:
-    """Return a time before the first job of a study: when the first folder of its runs was made."""
-    folders = [results / name / "runs" / run for name, runs in plan["runs"].items() for run in runs]
-    times = [path.stat().st_mtime for folder in folders for path in folder.glob("*") if path.is_file()]
-    return min(times) - 2 * DAY if times else 0.0
+    number = count_devices(len(jobs), "job")
+    return f"Slurm counts {hours} {unit}-hours for {number} of the last {SACCT_DAYS} days."

@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ def end_message(plan: Plan, results: Path, *, failed: bool = False) -> str:
     return "\n".join(
         [
             *lines,
-            *failure_lines(failures),
+            *failure_lines(("/".join(run), each.outcome, each.reason) for run, each in failures.items()),
             f"Not all steps were done. The same command {again}; for a report on the finished "
             f"runs: python {shlex.quote(str(here))} report",
         ]
@@ -89,19 +89,22 @@ def failed_runs(plan: Plan, results: Path) -> Iterator[tuple[tuple[str, str], Fa
                     yield (experiment, run), failure
 
 
-def failure_lines(failures: Mapping[tuple[str, str], Failure]) -> Iterator[str]:
-    """Yield the reason of failed runs, those that failed alike together; Snakemake shows their logs."""
+def failure_lines(failures: Iterable[tuple[str, str, str]]) -> Iterator[str]:
+    """Yield the reason of runs without a result, those that ended alike together.
+
+    Args:
+        failures: Name, outcome and reason of each; Snakemake shows their logs.
+    """
     alike: dict[str, list[str]] = {}
     reasons = {}
-    for run, failure in failures.items():
-        cause, name = _RANK.sub("", failure.reason), "/".join(run)
-        alike.setdefault(cause, []).append(name)
-        reasons[name] = f"{name} {failure.outcome}: {failure.reason}"
+    for name, outcome, reason in failures:
+        alike.setdefault(_RANK.sub("", reason), []).append(name)
+        reasons[name] = f"{name} {outcome}: {reason}"
     for first, *others in alike.values():
         yield reasons[first]
         if others:
             more = f" and {len(others) - MAX_RUNS} more" if len(others) > MAX_RUNS else ""
-            yield f"{', '.join(others[:MAX_RUNS])}{more} failed like {first}."
+            yield f"{', '.join(others[:MAX_RUNS])}{more} ended like {first}."
 
 
 # ---- cards
