@@ -53,29 +53,22 @@ def status(options: Namespace) -> None:
     """Show what is done, what runs, what waits and why, and the answer so far."""
     from scalewise.status import status_lines
 
-    print(*status_lines(plan_of(options), RESULTS, time.time()), sep="\n")
+    print(*status_lines(user_plan(options), RESULTS, time.time()), sep="\n")
 
 
 def report(options: Namespace) -> None:
     """Report on the runs that have finished, at any time; a study that runs is not disturbed."""
     from scalewise.report.finished import report_finished
 
-    print(*report_finished(plan_of(options), RESULTS), sep="\n")
+    print(*report_finished(user_plan(options), RESULTS), sep="\n")
 
 
 def redo(options: Namespace) -> None:
     """Remove the records of some runs, so that the next snakemake makes these runs again."""
     from scalewise.redo import redo
 
-    lines = redo(
-        plan_of(options),
-        RESULTS,
-        options.names,
-        disturbed=options.disturbed,
-        failed=options.failed,
-        dry_run=options.dry_run,
-    )
-    print(*lines, sep="\n")
+    chosen = {name: getattr(options, name) for name in ("disturbed", "failed", "dry_run")}
+    print(*redo(user_plan(options), RESULTS, options.names, **chosen), sep="\n")
 
 
 # ---- commands of the rules: preparation and jobs
@@ -260,13 +253,38 @@ def plan_of(options: Namespace) -> Plan:
     if not options.plan:
         sys.exit(
             f"No study has been started in {Path.cwd()}: there is no {PLAN_FOLDER}/plan-*.json. "
-            "Run this where snakemake runs."
+            "Run this where snakemake runs, once it has started."
         )
     return read_plan({PLAN: options.plan})
 
 
+def user_plan(options: Namespace) -> Plan:
+    """Read the plan as ``plan_of`` does, and check that this version of Scalewise has written it.
+
+    Raises:
+        UserError: The checkout has changed since, or the file is damaged.
+    """
+    from scalewise.analysis.study import parts_of
+
+    plan = plan_of(options)
+    try:
+        runs_in_slurm(plan)
+        for name, experiment in plan["experiments"].items():
+            _ = parts_of(plan, name, RESULTS), plan["runs"][name].keys(), experiment["title"]
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        cause = "the plan is damaged, or of another version of Scalewise"
+        raise UserError(f"{options.plan}: {cause}. Give your snakemake command again.") from error
+    return plan
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit code of the process."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # each line at once, through the pipe to the log
+        sys.stdout.reconfigure(line_buffering=True)
+        if sys.stdout.encoding != "utf-8":
+            # a character that the terminal lacks, as its code
+            sys.stdout.reconfigure(errors="backslashreplace")
     options = make_parser().parse_args(arguments)
     ignore_variables(os.environ)
     # modules stay to the end: the collector need not look at each of their objects again and again
@@ -274,12 +292,20 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return options.command(options) or 0
     except UserError as error:
-        print(f"scalewise: {error}", file=sys.stderr)
-        return 1
+        text = str(error)
+    except KeyboardInterrupt:
+        return 130
+    except OSError as error:
+        if options.command not in OF_USERS:
+            raise
+        if isinstance(error, BrokenPipeError):
+            # the reader has ended, such as `head`: the rest in the buffer is dropped
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
+        text = f"{error}. Correct this, and give the command again."
+    print(f"scalewise: {text}", file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":
-    # each line at once, through the pipe to the log
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)
     sys.exit(main())

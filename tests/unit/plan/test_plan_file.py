@@ -1,13 +1,17 @@
 """The plan of a study in its file: written by the main process, read by jobs and commands."""
 
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from tests.paths import CLI
+from tests.planted_records import leave_failure
 from tests.unit.plan.conftest import Load
 
 from scalewise.config.errors import StudyError
-from scalewise.plan.plan_file import PLAN, Plan, read_plan
+from scalewise.plan.plan_file import PLAN, PLAN_FOLDER, Plan, read_plan
 from scalewise.plan.planned_study import make_plan, write_plan
 
 STUDY = """\
@@ -51,6 +55,35 @@ def test_a_folder_that_cannot_take_the_file_is_named_with_the_reason(plan: Plan,
 def test_a_job_without_its_plan_ends_with_a_message(environ: dict[str, str], said: str) -> None:
     with pytest.raises(SystemExit, match=said):
         read_plan(environ)
+
+
+OF_ANOTHER_VERSION = [
+    (
+        f"sed -i s/{key}/renamed/g {PLAN_FOLDER}/*; {{}} {command}",
+        "the plan is damaged, or of another version",
+    )
+    for key, command in [("runs", "status"), ("title", "report"), ("spec", "redo a"), ("facts", "status")]
+]
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        *OF_ANOTHER_VERSION,
+        ("PYTHONIOENCODING=ascii {} status", r"no \xf6"),
+        ("{} status | head -n 1", "a: No run has a result"),
+        ("rm -r results; touch results; {} report", "'results'"),
+    ],
+)
+def test_a_users_command_prints_no_traceback(
+    command: str, shown: str, plan: Plan, load: Load, tmp_path: Path
+) -> None:
+    write_plan(plan)
+    run = load(STUDY % "First").runs["a", "d1.r1"]
+    leave_failure(tmp_path / "results" / "a" / "runs" / "d1.r1", run, "failed", "no \xf6")
+    line = command.format(f"{sys.executable} {CLI}")
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+    assert (len(done.stderr.splitlines()) < 2, shown in done.stdout + done.stderr) == (True, True)
 
 
 def test_a_request_to_slurm_is_a_fact_of_the_job_script_and_not_on_one_machine(load: Load) -> None:

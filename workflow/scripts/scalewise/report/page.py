@@ -42,7 +42,8 @@ def write_page(sections: Sequence[Section], output: Path, *, partial: bool = Fal
         lstrip_blocks=True,
     )
     environment.filters["code"] = with_code
-    style, script = (Markup((HERE / name).read_text()) for name in ("report.css", "report.js"))  # noqa: S704
+    files = [HERE / "report.css", HERE / "report.js"]
+    style, script = (Markup(path.read_text(encoding="utf-8")) for path in files)  # noqa: S704
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     nouns = {section.noun for section in sections}
     noun = sections[0].plural if len(nouns) == 1 else "devices"
