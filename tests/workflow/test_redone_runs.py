@@ -111,7 +111,8 @@ def test_a_run_that_is_being_made_is_kept(planted: Workplace) -> None:
 def test_an_unknown_experiment_and_a_folder_without_a_study_are_refused(
     planted: Workplace, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    code, text = redo(planted, "--disturbed", "third")
-    assert (code, "third: not in the study. It has first, second." in text) == (1, True)
+    for name, near in [("secnd", "second"), ("first/d1.r9", "first/d1.r"), ("third/*", "Known: first")]:
+        code, text = redo(planted, "--disturbed", name)
+        assert (code, f"{name}: not in the study" in text, near in text) == (1, True, True)
     elsewhere = Workplace(tmp_path_factory.mktemp("elsewhere"), planted.python)
     assert redo(elsewhere, "--disturbed")[0] == 1

@@ -11,7 +11,7 @@ from scalewise.analysis.conditions import OTHER_CONDITIONS
 from scalewise.analysis.disturbed import DISTURBED
 from scalewise.analysis.runs import NOT_RUN, OUT_OF_DATE, collect
 from scalewise.analysis.study import parts_of
-from scalewise.config.errors import UserError
+from scalewise.config.errors import UserError, did_you_mean
 from scalewise.execution.rank_files import ATTEMPT, RankFiles
 from scalewise.execution.slurm import queued_runs
 from scalewise.plan.plan_file import Plan
@@ -57,8 +57,10 @@ def redo(
             "Snakemake works in this folder. Wait for its end. If it was killed, run `snakemake --unlock`."
         )
     planned = [f"{experiment}/{run}" for experiment, runs in plan["runs"].items() for run in runs]
-    if unknown := [name for name in names if not any(_is_in(run, name) for run in planned)]:
-        raise UserError(f"{', '.join(unknown)}: not in the study. It has {', '.join(plan['experiments'])}.")
+    for name in names:
+        if not any(_is_in(run, name) for run in planned):
+            near = did_you_mean(name, [*plan["experiments"], *planned])
+            raise UserError(f"{name}: not in the study. {near or '`snakemake -n` shows its runs.'}")
     chosen = {
         run: reason
         for run, reason in _reasons(plan, results, disturbed=disturbed, failed=failed)
@@ -93,7 +95,7 @@ def _reasons(plan: Plan, results: Path, *, disturbed: bool, failed: bool) -> Ite
             chosen = (failed and has_failed) or (disturbed and row["disturbance"])
             if chosen or (not (disturbed or failed) and (part.runs_folder / run).exists()):
                 reason = f"{row['outcome']}: {row['reason']}" if has_failed else row["disturbance"]
-                yield f"{name}/{run}", str(reason or "named")
+                yield f"{name}/{run}", str(reason or row["outcome"])
 
 
 def _remove(run: Path) -> bool:
