@@ -155,6 +155,8 @@ def test_a_report_on_finished_runs_compares_partitions(tmp_path: Path) -> None:
     runs = pd.read_csv(study.results / "partial" / "known" / "runs.csv")
     done = runs.groupby("partition")["outcome"].apply(lambda each: (each == "completed").sum())
     assert done.to_dict() == {"a100": 3, "h200": 0}
+    answer = json.loads((study.results / "partial" / "known" / "answer.json").read_text(encoding="utf-8"))
+    assert (answer["has_ended"], "the same command" in answer["to_do"]) == (False, True)
     assert "Partial report." in page_of(study)
 
 

@@ -146,7 +146,8 @@ def read_and_conclude(question: str, parts: Sequence[Part], *, total_times: bool
     has_ended = all(have_ended) and not is_missing
     answer = replace(found.answer, spent=" ".join(dict.fromkeys(spent)), has_ended=has_ended)
     if is_missing:
-        answer = replace(answer, to_do="Run the same command again: the study has not ended.", command="")
+        to_do = "The study has not ended. If snakemake no longer runs, give the same command again."
+        answer = replace(answer, to_do=to_do, command="")
     return replace(found, answer=answer)
 
 
