@@ -59,7 +59,7 @@ def inputs(wildcards):
     if workflow.is_main_process:
         for name in ("runs_jobs", "uses_cluster"):
             FACTS[name] = getattr(adapter, name)(workflow)
-        FACTS["replaced"] = adapter.replaced_resources(workflow, rules.train)
+        FACTS["replaced"] = adapter.replaced_resources(workflow, rules.train, TAKEN)
         if "valid" in config:
             adapter.judge_record(workflow, OUTPUT.format(**wildcards), is_valid=config["valid"])
         if "forget" in config:
@@ -72,14 +72,16 @@ rule all:
     input: "results/a/runs/one/record.json"
 
 
+TAKEN = adapter.take_resources(workflow, "train")
+
+
 rule train:
     input: inputs
     output: OUTPUT
     params: lambda wildcards: config.get("definition", "")
+    threads: 2
     resources:
-        nodes=2,
-        gres=lambda wildcards: None,
-        mem_mb=lambda wildcards: 10,
+        **{{"nodes": 2, "gres": lambda wildcards: None, "mem_mb": lambda wildcards: 10, **TAKEN}}
     shell:
         "echo {{wildcards.run}} >> tried; test ! -e fail; "
         "echo made > {{output}}; sleep $(cat seconds || echo 0)"
@@ -103,7 +105,9 @@ PARENT = """
 module ours:
     snakefile: "ours.smk"
 
-use rule * from ours as ours_*
+use rule train from ours as ours_train with:
+    threads: 5
+    resources: mem_mb=8, qos="long"
 
 rule mine:
     default_target: True
@@ -187,7 +191,8 @@ def test_a_module_is_known_and_its_rules_by_their_new_names(place: Place) -> Non
     (place.folder / "Snakefile").write_text(PARENT)
     facts = place.facts("-n", "--set-resources", "ours_train:mem_mb=7")
     assert facts["is_module"]
-    assert facts["replaced"] == {"mem_mb": 7}
+    # of the workflow that uses it, and of the command; the rule keeps the others
+    assert facts["replaced"] == {"mem_mb": 7, "qos": "long", "threads": 5}
     assert [(run, requested["nodes"]) for _, run, requested in facts["requests"]] == [("one", 2)]
 
 

@@ -77,7 +77,7 @@ def open_study(workflow: Any, config: Mapping[str, Any], checkout: Path) -> Stud
     return study
 
 
-def begin_jobs(workflow: Any, study: Study, plan: Plan, train: Any) -> None:
+def begin_jobs(workflow: Any, study: Study, plan: Plan, train: Any, taken: Mapping[str, object]) -> None:
     """Check where jobs go, and write the plan for them.
 
     Args:
@@ -85,15 +85,16 @@ def begin_jobs(workflow: Any, study: Study, plan: Plan, train: Any) -> None:
         study: Checked.
         plan: The study's; its jobs get what a profile requests.
         train: Snakemake's proxy of the rule that trains.
+        taken: Resources that another workflow gives this rule.
     """
     in_slurm = study.site.slurm is not None
     if not in_slurm and (adapter.uses_cluster(workflow) or adapter.names_cluster(workflow)):
         sys.exit(LOST_SITE)
-    replaced = adapter.replaced_resources(workflow, train)
+    replaced = adapter.replaced_resources(workflow, train, taken)
     if changed := sorted({*OF_DEVICES, "threads"} & replaced.keys()):
         sys.exit(
-            f"A profile or the command sets {', '.join(changed)} of the runs, which follows from `devices`, "
-            "`cpus_per_device` and the site file. Remove it from set-resources and set-threads."
+            f"A profile, the command or another workflow sets {', '.join(changed)} of the runs, which "
+            "follows from `devices`, `cpus_per_device` and the site file. Remove it there."
         )
     if not adapter.runs_jobs(workflow):
         return
