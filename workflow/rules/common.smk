@@ -64,13 +64,14 @@ def part_of(wildcards):
 
 
 def train_inputs(wildcards):
-    """Return the inputs of a run."""
+    """Return the inputs of a run; a dataset is the same whenever it is prepared."""
     if workflow.is_main_process:
         is_valid = STUDY.has_record(
             wildcards.experiment, wildcards.run, Path("results")
         )
         adapter.judge_record(workflow, RECORD.format(**wildcards), is_valid=is_valid)
-    return of_run(wildcards)["inputs"]
+    inputs = of_run(wildcards)["inputs"]
+    return inputs | {"dataset": ancient(inputs["dataset"])}
 
 
 def records_of(experiment, part=None, before=None):

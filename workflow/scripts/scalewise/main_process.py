@@ -122,5 +122,9 @@ def begin_jobs(workflow: Any, study: Study, plan: Plan, train: Any, taken: Mappi
 def show_plan(workflow: Any, study: Study, plan: Plan) -> None:
     """Print the plan, if this was a dry run that has planned its jobs."""
     if adapter.shows_plan(workflow):
-        lines = plan_lines(study, RESULTS, adapter.requests(workflow), refused_runs(plan, RESULTS))
+        requests = adapter.requests(workflow)
+        lines = plan_lines(study, RESULTS, requests, refused_runs(plan, RESULTS))
         print(*lines, sep="\n", file=sys.stderr)
+        if again := sum(study.has_record(*run, RESULTS) for run in requests):
+            reason = "The reason is --forcerun, --forceall or a missing dataset."
+            print(f"Warning: finished runs are trained again: {again}. {reason}", file=sys.stderr)
