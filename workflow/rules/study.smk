@@ -18,6 +18,8 @@ SHIPPED = "config/experiments.yaml"
 
 # the shipped study, unless the command or another workflow names one
 if "experiments" not in config:
+    if not Path(SHIPPED).is_file():
+        sys.exit(f"No {SHIPPED} in {Path.cwd()}: name a study by --configfile.")
     # Snakemake names no line
     read_source(Path(SHIPPED))
 
