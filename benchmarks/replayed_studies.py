@@ -22,8 +22,8 @@ from scalewise.analysis.runs import RUN_COLUMNS, Tables
 from scalewise.analysis.study import Part, conclude
 from scalewise.config.experiment import AnyExperiment, read_experiment
 from scalewise.config.shape import Shape
-from scalewise.plan.runs.rounds import first_repeats
-from scalewise.plan.runs.run_definition import NO_OPTIONS
+from scalewise.plan.rounds import first_repeats
+from scalewise.plan.run_definition import NO_OPTIONS
 
 PUBLISHED = Path(__file__).resolve().parent / "published"
 T4_STEPS, V100_REPEATS = PUBLISHED / "t4-steps.csv", PUBLISHED / "v100-repeats.csv"

@@ -7,7 +7,7 @@ from typing import Any
 from tests.small_runs import definition
 
 from scalewise.config.experiment import Experiment
-from scalewise.plan.runs.run_definition import RunDefinition, parse_run_name
+from scalewise.plan.run_definition import RunDefinition, parse_run_name
 from scalewise.records import (
     EPOCHS,
     FAILURE,

@@ -22,8 +22,8 @@ from tests.planted_records import (
 import cli
 from scalewise.analysis.judge_round import judge_round
 from scalewise.plan.planned_study import Part, Study, make_plan, write_plan
-from scalewise.plan.runs.rounds import Round, known_rounds
-from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.plan.rounds import Round, known_rounds
+from scalewise.plan.run_definition import RunDefinition
 from scalewise.plan.study import load_study
 from scalewise.records import EpochRecord, RankRecord, Window
 from scalewise.report.finished import report_finished

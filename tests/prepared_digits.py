@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from scalewise.config.catalog.datasets import prepared_path
+from scalewise.config.catalog import prepared_path
 from scalewise.training.prepare import prepare
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from tests.data_files import class_images
 
-from scalewise.config.catalog.datasets import prepared_path
+from scalewise.config.catalog import prepared_path
 
 FOLDER = Path(__file__).parents[1] / "config" / "examples"
 OWN_EXAMPLES = sorted(path.stem for path in FOLDER.glob("own-*.yaml"))

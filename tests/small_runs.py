@@ -12,7 +12,7 @@ from scalewise.config.site import Site, SiteFile
 from scalewise.config.slurm import Slurm
 from scalewise.execution.rank_files import RankSetup
 from scalewise.plan.plan_file import PLAN, TrainJob
-from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.plan.run_definition import RunDefinition
 from scalewise.records import RECORD
 
 

@@ -12,7 +12,7 @@ from tests.browser.chromium import missing, open_watched, started
 from tests.paths import ROOT
 from tests.planted_study import CHOOSING, Law, PlantedStudy, experiments
 
-from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.plan.run_definition import RunDefinition
 
 OpenPage = Callable[..., Page]
 

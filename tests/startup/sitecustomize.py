@@ -51,7 +51,7 @@ def plant_silence(watchdog: ModuleType) -> None:
 
 PLANTED = {
     "scalewise.execution.watchdog": plant_silence,
-    "scalewise.config.catalog.models": plant_facts,
+    "scalewise.config.catalog": plant_facts,
     "scalewise.training.models": plant_builders,
 }
 

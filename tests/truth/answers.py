@@ -10,7 +10,7 @@ from tests.unit.analysis.planted import make_spec, make_tables
 
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.study import Part, conclude
-from scalewise.plan.runs.runs import Options
+from scalewise.plan.runs import Options
 
 SEED = 20260131
 

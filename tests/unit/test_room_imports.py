@@ -38,7 +38,7 @@ def modules(room: str) -> list[Path]:
 
 
 ANY = f"scalewise {HEAVY}"
-A_RUN = "scalewise.plan.runs.run_definition scalewise.config.shape scalewise.config.errors.UserError"
+A_RUN = "scalewise.plan.run_definition scalewise.config.shape scalewise.config.errors.UserError"
 BEHIND_RECORDS = f"scalewise.execution {TRAINING} torch torchvision"
 
 

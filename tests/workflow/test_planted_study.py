@@ -19,7 +19,7 @@ from tests.planted_study import (
 )
 from tests.workflow.results_contract import broken_promises, listing, promised
 
-from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.plan.run_definition import RunDefinition
 
 pytestmark = pytest.mark.contract
 

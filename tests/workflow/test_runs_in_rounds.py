@@ -16,7 +16,7 @@ import pytest
 from tests.machine import needs_two_cores
 from tests.workflow.workplace import Outcome, Workplace
 
-from scalewise.plan.runs.rounds import Round, iter_rounds
+from scalewise.plan.rounds import Round, iter_rounds
 from scalewise.records import RECORD, read_run
 
 PROGRAM = Path(__file__).parents[1] / "planted_speeds.py"

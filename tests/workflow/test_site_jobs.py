@@ -20,8 +20,8 @@ from scalewise.config.site import Site
 from scalewise.execution.job import RunJob, launch_of
 from scalewise.plan.plan_file import Plan, TrainJob, read_plan
 from scalewise.plan.planned_study import Study
-from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.plan.runs.runs import input_files
+from scalewise.plan.run_definition import RunDefinition
+from scalewise.plan.runs import input_files
 from scalewise.plan.study import load_study
 
 SITES = sorted(

@@ -12,7 +12,7 @@ from tests.bucket_view_study import STUDY as MEMORY
 from tests.paths import CLI, SNAKEFILE
 from tests.workflow.workplace import ON_PARTITIONS, PARTITIONS, TINY, FinishedStudy, Outcome, Workplace
 
-from scalewise.config.catalog.datasets import MIRROR_VARIABLE, prepared_path
+from scalewise.config.catalog import MIRROR_VARIABLE, prepared_path
 
 RUNS = ("strong/runs/d1.bucket-view-off.r1", "strong/runs/d1.bucket-view-off.r2", "weak/runs/d1.r1")
 

@@ -5,7 +5,7 @@ import functools
 
 from scalewise.main_process import begin_jobs, open_study, show_plan
 from scalewise.plan.planned_study import make_plan
-from scalewise.plan.runs.rounds import (
+from scalewise.plan.rounds import (
     judged_rounds,
     known_rounds,
     part_prefix,

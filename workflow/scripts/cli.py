@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from scalewise.config.catalog.datasets import MIRROR_VARIABLE
+from scalewise.config.catalog import MIRROR_VARIABLE
 from scalewise.config.errors import UserError
 from scalewise.plan.plan_file import (
     PLAN,
@@ -40,7 +40,7 @@ RESULTS = Path("results")
 
 def site(options: Namespace) -> None:
     """Write the site file of this cluster from what Slurm reports."""
-    from scalewise.plan.sites import find_site_file
+    from scalewise.plan.study import find_site_file
     from scalewise.site.places import find_places
     from scalewise.site.site_file import SITE_FILE, write_site_file
 

@@ -12,8 +12,8 @@ import pandas as pd
 from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.study import Analysis, Part, analyze, conclude
 from scalewise.config.experiment import AnyExperiment, DecisionRule, read_experiment
-from scalewise.plan.runs.run_definition import NO_OPTIONS
-from scalewise.plan.runs.runs import Options
+from scalewise.plan.run_definition import NO_OPTIONS
+from scalewise.plan.runs import Options
 
 ONLY = NO_OPTIONS
 """The series of a study without a sweep."""

@@ -13,7 +13,7 @@ from scalewise.analysis.disturbed import disturbance, set_apart
 from scalewise.analysis.judge_round import judge_round
 from scalewise.analysis.study import Analysis
 from scalewise.config.experiment import Experiment
-from scalewise.plan.runs.run_definition import canonical_json
+from scalewise.plan.run_definition import canonical_json
 from scalewise.records import GpuLimits
 
 Measured = tuple[float, Mapping[str, Any]]

@@ -20,7 +20,7 @@ from scalewise.analysis.analysis_spec import EPOCH_RATE, THROUGHPUT
 from scalewise.analysis.answer import Answer
 from scalewise.analysis.study import ANSWER
 from scalewise.config.experiment import DecisionRule
-from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.plan.run_definition import RunDefinition
 from scalewise.terminal import card_lines
 
 pytestmark = pytest.mark.slow

@@ -15,7 +15,7 @@ from tests.unit.analysis.planted import ONLY
 from scalewise.analysis.judge_round import Limits, judge
 from scalewise.analysis.next_runs import Findings, next_runs
 from scalewise.config.experiment import DecisionRule, Repeats
-from scalewise.plan.runs.rounds import FIRST_OF_BASELINE, Round, device_hours
+from scalewise.plan.rounds import FIRST_OF_BASELINE, Round, device_hours
 from scalewise.records import RECORD
 
 COUNTS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)

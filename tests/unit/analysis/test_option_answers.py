@@ -12,8 +12,8 @@ from tests.planted_study import Law, PlantedStudy, experiments
 from tests.unit.analysis.planted import analysis_of, make_runs, spread
 
 from scalewise.analysis.answer import Answer
-from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.plan.runs.runs import Options
+from scalewise.plan.run_definition import RunDefinition
+from scalewise.plan.runs import Options
 
 
 def test_of_sixteen_options_only_the_one_that_doubles_the_speed_is_called_faster() -> None:

@@ -15,7 +15,7 @@ from scalewise.analysis.conditions import OTHER_CONDITIONS
 from scalewise.analysis.runs import collect
 from scalewise.analysis.study import Analysis
 from scalewise.config.experiment import ProgramExperiment
-from scalewise.plan.runs.runs import repeat_settings, settings_of
+from scalewise.plan.runs import repeat_settings, settings_of
 from scalewise.records import ProgramMeasurements, Window
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ from tests.unit.analysis.planted import ONLY, analysis_of, at, concluded, make_r
 from scalewise.analysis.mfu import mfu_columns, peak_of
 from scalewise.analysis.runs import RUN_COLUMNS, collect
 from scalewise.config.experiment import Experiment
-from scalewise.plan.runs.runs import Options
+from scalewise.plan.runs import Options
 from scalewise.records import EPOCHS, RANKS, RECORD, Window
 
 

@@ -37,7 +37,7 @@ from scalewise.execution.run_folder import (
 )
 from scalewise.execution.start import RankProcesses
 from scalewise.plan.launch import Launch
-from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.plan.run_definition import RunDefinition
 from scalewise.records import FAILURE, RECORD, Failure, read_failure, read_run, write_json
 
 PREAMBLE = """

@@ -23,11 +23,11 @@ from tests.workflow.workplace import filled_in
 
 from scalewise.config.errors import StudyError
 from scalewise.config.slurm import MANAGED_BY_SBATCH
+from scalewise.plan.allocation import sbatch_options
 from scalewise.plan.launch import build_launch
 from scalewise.plan.plan_table import plan_lines
 from scalewise.plan.planned_study import Study, make_plan
-from scalewise.plan.runs.allocation import sbatch_options
-from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.plan.run_definition import RunDefinition
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from scalewise.analysis.words import format_ratio
-from scalewise.config.catalog.datasets import DatasetFacts, dataset_facts
-from scalewise.config.catalog.models import normalises_over_batch
+from scalewise.config.catalog import DatasetFacts, dataset_facts, normalises_over_batch
 from scalewise.config.shape import shape_for
 from scalewise.plan.formatting import counts_text, duration_text, format_3sig, percent
 

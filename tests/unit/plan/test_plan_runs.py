@@ -13,8 +13,8 @@ from scalewise.config.experiment import Budget, DecisionRule, Devices, Proposal,
 from scalewise.config.schema import study_schema
 from scalewise.config.shape import Shape
 from scalewise.plan.planned_study import CHANGE_NO_NUMBER, Study
-from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.plan.runs.runs import expand, input_files, option_label, priority
+from scalewise.plan.run_definition import RunDefinition
+from scalewise.plan.runs import expand, input_files, option_label, priority
 
 STUDY = """\
 defaults:

@@ -9,9 +9,9 @@ from tests.golden import compare
 from tests.unit.plan.conftest import Load, sbatch_line
 from tests.unit.plan.refusals import CPUS, MACHINES
 
+from scalewise.plan.allocation import SHARED_NODE, most_jobs, sbatch_options
 from scalewise.plan.plan_file import TrainJob
 from scalewise.plan.planned_study import Study, make_plan
-from scalewise.plan.runs.allocation import SHARED_NODE, most_jobs, sbatch_options
 
 WORDS = Path(__file__).with_name("planned_jobs.txt")
 

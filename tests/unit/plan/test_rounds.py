@@ -10,7 +10,7 @@ from tests.unit.plan.refusals import MACHINES
 
 from scalewise.config.experiment import Repeats
 from scalewise.plan.planned_study import Part
-from scalewise.plan.runs.rounds import (
+from scalewise.plan.rounds import (
     Round,
     is_settled,
     judged_rounds,

@@ -13,9 +13,9 @@ from tests.stand_ins import stand_ins
 from tests.unit.plan.conftest import Load
 
 from scalewise.config.slurm import Slurm
+from scalewise.plan.allocation import sbatch_options
 from scalewise.plan.plan_file import Value
 from scalewise.plan.planned_study import make_plan
-from scalewise.plan.runs.allocation import sbatch_options
 from scalewise.site import hello_job
 from scalewise.site.hello_job import (
     HIDDEN_SECONDS,

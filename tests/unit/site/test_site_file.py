@@ -20,8 +20,8 @@ from tests.stand_ins import stand_ins
 
 from scalewise.config.errors import UserError
 from scalewise.config.slurm import RESOURCES_OF_OPTIONS
+from scalewise.plan.allocation import sbatch_options
 from scalewise.plan.planned_study import make_plan
-from scalewise.plan.runs.allocation import sbatch_options
 from scalewise.plan.study import load_study
 from scalewise.site.cluster import parse_gpus
 from scalewise.site.commands import ask

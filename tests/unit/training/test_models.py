@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from scalewise.config.catalog.models import known_models, normalises_over_batch
+from scalewise.config.catalog import known_models, normalises_over_batch
 from scalewise.training.models import BUILDERS, build
 from scalewise.training.transformer import TransformerSizeError, architecture
 

@@ -16,7 +16,7 @@ from tests.data_files import Trap, class_images, write_archives
 from tests.machine import largest_file
 from tests.reliability.thoroughness import times
 
-from scalewise.config.catalog.datasets import DATASETS, DatasetFacts, dataset_facts
+from scalewise.config.catalog import DATASETS, DatasetFacts, dataset_facts
 from scalewise.training.data import DatasetError, read
 from scalewise.training.prepare import prepare
 from scalewise.training.prepared import write

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from scalewise.config.settings import Settings
-from scalewise.plan.runs.training_program import NOT_OPTIONS
+from scalewise.plan.run_definition import NOT_OPTIONS
 from scalewise.ranks.results.epochs import read_epochs
 from scalewise.training.options import build_optimizer, build_schedule, make_parser
 from train import choose_algorithms

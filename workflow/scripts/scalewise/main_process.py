@@ -14,10 +14,10 @@ from scalewise import snakemake_adapter as adapter
 from scalewise.config.settings import plain_path
 from scalewise.execution.run_folder import is_refused, refused_runs
 from scalewise.execution.slurm import requeue_preempted
+from scalewise.plan.allocation import SHARED_NODE
 from scalewise.plan.plan_file import OF_DEVICES, PLAN, Plan
 from scalewise.plan.plan_table import plan_lines
 from scalewise.plan.planned_study import Study, write_plan
-from scalewise.plan.runs.allocation import SHARED_NODE
 from scalewise.plan.study import check_results_folder, load_study
 from scalewise.records import utc_now
 from scalewise.site.commands import SUBMISSION_COMMANDS, ignore_variables, missing_commands

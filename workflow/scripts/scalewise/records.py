@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from scalewise.config.errors import UserError
-from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.plan.run_definition import RunDefinition
 
 Outcome = Literal["completed", "diverged", "out-of-memory"]
 """The outcomes of a run that is a result; a retry would end the same way."""

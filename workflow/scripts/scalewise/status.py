@@ -23,7 +23,7 @@ from scalewise.execution.rank_files import ATTEMPT, RankFiles, probe_files
 from scalewise.execution.slurm import QueuedJob, queued_runs
 from scalewise.plan.formatting import DAY, cut, duration_text, format_3sig
 from scalewise.plan.plan_file import Plan, runs_in_slurm
-from scalewise.plan.runs.rounds import spent_device_hours
+from scalewise.plan.rounds import spent_device_hours
 from scalewise.report.proposal import analysis_of
 from scalewise.site.commands import ask
 from scalewise.terminal import REPORT, answer_line, wrapped

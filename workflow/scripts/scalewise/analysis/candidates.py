@@ -33,7 +33,7 @@ from scalewise.analysis.statistics import (
 )
 from scalewise.analysis.words import format_3sig, format_distinct, format_exact, runs_text
 from scalewise.config.experiment import LIMITS, DecisionRule
-from scalewise.plan.runs.runs import Options
+from scalewise.plan.runs import Options
 
 SAME_TRAINING = {
     "gradient_as_bucket_view", "bucket_cap_mb", "launcher", "rendezvous", "loader",

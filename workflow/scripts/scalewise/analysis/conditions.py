@@ -17,8 +17,8 @@ import pandas as pd
 from scalewise.analysis.words import as_in_yaml
 from scalewise.config.program import ARGUMENT, AnySettings, ProgramSettings
 from scalewise.plan.formatting import pluralize
-from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.plan.runs.runs import repeat_settings
+from scalewise.plan.run_definition import RunDefinition
+from scalewise.plan.runs import repeat_settings
 from scalewise.records import GpuLimits, Measurements, Provenance
 
 OUTSIDE_THE_STEPS = frozenset(

@@ -17,7 +17,7 @@ from scalewise.analysis.next_runs import Findings, doubts, next_runs
 from scalewise.analysis.runs import collect
 from scalewise.analysis.study import Analysis, Part, conclude, with_waits
 from scalewise.config.experiment import Repeats
-from scalewise.plan.runs.rounds import (
+from scalewise.plan.rounds import (
     Round,
     device_hours,
     known_rounds,
@@ -26,8 +26,8 @@ from scalewise.plan.runs.rounds import (
     round_file,
     spent_device_hours,
 )
-from scalewise.plan.runs.run_definition import parse_run_name
-from scalewise.plan.runs.runs import partition_of, points, points_by_series, series_name, settings_of
+from scalewise.plan.run_definition import parse_run_name
+from scalewise.plan.runs import partition_of, points, points_by_series, series_name, settings_of
 from scalewise.records import RECORD, RecordError, read_run, write_json
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from scalewise.analysis.statistics import ENOUGH_REPEATS
 from scalewise.config.experiment import DecisionRule, Repeats
-from scalewise.plan.runs.rounds import FIRST_OF_BASELINE
+from scalewise.plan.rounds import FIRST_OF_BASELINE
 
 WIDE_GAP = 1.5
 """Ratio of two device counts that miss, above which the middle between them is measured too."""

@@ -11,7 +11,7 @@ import pandas as pd
 from scalewise.analysis.memory import MEMORY_GAINS, memory_gain
 from scalewise.analysis.points import Place, Points
 from scalewise.analysis.statistics import holm
-from scalewise.plan.runs.runs import Options
+from scalewise.plan.runs import Options
 
 OPTION_COLUMNS = [
     "partition", "option", "value", "reference", "beside", "devices", "n",

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from scalewise.config.shape import count_devices
 from scalewise.plan.formatting import format_3sig, listed
-from scalewise.plan.runs.rounds import Round
-from scalewise.plan.runs.run_definition import NO_OPTIONS
+from scalewise.plan.rounds import Round
+from scalewise.plan.run_definition import NO_OPTIONS
 
 LOOKED_AGAIN = (
     "Repeats were added where the decision was not clear. A decision that is looked at again and again is "

@@ -21,8 +21,8 @@ from scalewise.analysis.steps import STEP_COLUMNS, split
 from scalewise.config.experiment import AnyExperiment
 from scalewise.config.program import AnySettings, Metric, ProgramSettings
 from scalewise.plan.formatting import pluralize
-from scalewise.plan.runs.rounds import known_rounds, requested_repeats
-from scalewise.plan.runs.runs import points, series_name, settings_of
+from scalewise.plan.rounds import known_rounds, requested_repeats
+from scalewise.plan.runs import points, series_name, settings_of
 from scalewise.records import (
     EPOCHS,
     RANKS,

@@ -37,8 +37,8 @@ from scalewise.analysis.runs import Tables, collect
 from scalewise.analysis.words import interval_text
 from scalewise.config.experiment import LIMITS, AnyExperiment
 from scalewise.plan.plan_file import Plan, runs_in_slurm
-from scalewise.plan.runs.rounds import is_settled, known_rounds, requested_repeats
-from scalewise.plan.runs.runs import Options, points_by_series, series_name
+from scalewise.plan.rounds import is_settled, known_rounds, requested_repeats
+from scalewise.plan.runs import Options, points_by_series, series_name
 from scalewise.records import write_text
 
 ANSWER, PROVENANCE = "answer.json", "provenance.json"

@@ -35,8 +35,7 @@ from scalewise.execution.watchdog import Ended, supervise
 from scalewise.plan.formatting import duration_text
 from scalewise.plan.launch import Launch, build_launch, program_folders
 from scalewise.plan.plan_file import TrainJob
-from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.plan.runs.training_program import program_of, steps_per_epoch
+from scalewise.plan.run_definition import RunDefinition, program_of, steps_per_epoch
 from scalewise.records import (
     EPOCHS,
     FAILURE,

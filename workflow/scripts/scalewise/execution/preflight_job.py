@@ -25,10 +25,10 @@ from scalewise.execution.lock import MACHINE_WAIT_SECONDS, machine_lock
 from scalewise.execution.rank_files import ATTEMPT, RankFiles, RankSetup
 from scalewise.execution.run_folder import printable
 from scalewise.execution.start import SCRIPTS, RankProcesses
+from scalewise.plan.allocation import sbatch_options
 from scalewise.plan.formatting import format_3sig
 from scalewise.plan.launch import build_launch
 from scalewise.plan.plan_file import Plan
-from scalewise.plan.runs.allocation import sbatch_options
 from scalewise.records import utc_now
 from scalewise.site.hello_job import HELLO_MINUTES, run_job
 from scalewise.site.preflight import Finding, Preflight, bad, check_site, ok, unknown

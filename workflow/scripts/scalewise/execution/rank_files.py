@@ -31,8 +31,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ValidationError
 
 from scalewise.config.settings import Settings
-from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.plan.runs.training_program import program_of, steps_per_epoch
+from scalewise.plan.run_definition import RunDefinition, program_of, steps_per_epoch
 from scalewise.records import Origin, Provenance, write_json
 
 ATTEMPT = "attempt"

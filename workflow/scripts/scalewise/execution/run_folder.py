@@ -19,8 +19,7 @@ from scalewise.config.program import ProgramSettings, program_files
 from scalewise.config.settings import Settings
 from scalewise.execution.rank_files import PROGRAM_FOLDER
 from scalewise.plan.plan_file import Plan, TrainJob
-from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.plan.runs.training_program import steps_per_epoch
+from scalewise.plan.run_definition import RunDefinition, steps_per_epoch
 from scalewise.records import RECORD, Failure, RecordError, read_failure
 
 # ---- the input files that define a run, in addition to its settings: others need another training

@@ -10,6 +10,7 @@ from scalewise.config.program import FOLDER, ProgramSettings, program_command
 from scalewise.config.settings import Settings
 from scalewise.config.site import Site
 from scalewise.config.templates import parts
+from scalewise.plan.allocation import sbatch_options
 from scalewise.plan.launch import (
     container_command,
     interpreter,
@@ -19,9 +20,7 @@ from scalewise.plan.launch import (
     torchrun_standalone,
 )
 from scalewise.plan.plan_file import TrainJob
-from scalewise.plan.runs.allocation import sbatch_options
-from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.plan.runs.training_program import program_of, run_values
+from scalewise.plan.run_definition import RunDefinition, program_of, run_values
 
 _VARIABLES = {FOLDER: "output", "master_address": "MASTER_ADDR"}
 """Variables of the script with the values that only the job has, by names in braces; others are the names."""

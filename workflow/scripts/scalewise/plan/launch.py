@@ -16,7 +16,7 @@ from pathlib import Path
 from scalewise.config.program import ProgramSettings, program_files
 from scalewise.config.shape import Shape
 from scalewise.config.site import Site
-from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.plan.run_definition import RunDefinition
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from typing import Any
 
 from scalewise.config.settings import Settings
 from scalewise.config.shape import Shape, count_devices
+from scalewise.plan.allocation import most_jobs
 from scalewise.plan.formatting import counts_text, cut, format_3sig, listed, shortened
 from scalewise.plan.planned_study import Part, Study
-from scalewise.plan.runs.allocation import most_jobs
-from scalewise.plan.runs.rounds import known_rounds, requested_repeats
-from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.plan.rounds import known_rounds, requested_repeats
+from scalewise.plan.run_definition import RunDefinition
 from scalewise.records import RECORD, Failure, RecordError, read_run, seconds_between
 
 WIDTH = 80

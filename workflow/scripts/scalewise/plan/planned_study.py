@@ -15,11 +15,11 @@ from scalewise.config.errors import StudyError
 from scalewise.config.experiment import AnyExperiment
 from scalewise.config.program import ProgramSettings
 from scalewise.config.site import Site
+from scalewise.plan.allocation import train_job
 from scalewise.plan.plan_file import PLAN_FOLDER, Plan, TrainJob
-from scalewise.plan.runs.allocation import train_job
-from scalewise.plan.runs.rounds import Round, requested_runs
-from scalewise.plan.runs.run_definition import RunDefinition, canonical_json, digest
-from scalewise.plan.runs.runs import partition_of, preparation
+from scalewise.plan.rounds import Round, requested_runs
+from scalewise.plan.run_definition import RunDefinition, canonical_json, digest
+from scalewise.plan.runs import partition_of, preparation
 from scalewise.records import RecordError, read_run, replaced_whole
 
 CHANGE_NO_NUMBER = {"proposal", "title", "runtime_minutes", "memory_gb", "timeout_seconds"}

@@ -19,9 +19,10 @@ from scalewise.config.experiment import (
     StudyFile,
     experiment_kind,
 )
-from scalewise.config.site import Site, visible_gpus
+from scalewise.config.program import is_file
+from scalewise.config.site import AUTO_KEYS, Site, SiteFile, facts_of_partition, resolve_site, visible_gpus
 from scalewise.config.yaml_source import Source, read_source, stop_at, to_plain
-from scalewise.plan.checks.experiment import (
+from scalewise.plan.checks import (
     check_case,
     check_choice,
     check_devices,
@@ -29,9 +30,8 @@ from scalewise.plan.checks.experiment import (
     choose_sites,
 )
 from scalewise.plan.planned_study import Part, Study
-from scalewise.plan.runs.rounds import requested_runs, resolve_choice
-from scalewise.plan.runs.runs import combinations, excluded, expand
-from scalewise.plan.sites import read_sites
+from scalewise.plan.rounds import requested_runs, resolve_choice
+from scalewise.plan.runs import combinations, excluded, expand
 
 MAX_RUNS = 1000
 """Most runs of a study: more are likely a mistake in the sweep."""
@@ -220,3 +220,64 @@ def _warnings(sources: Sequence[Source], site: Site, parts: Sequence[Part]) -> I
                 f"experiments.{part.name}.devices has no 1-device run: speedups will be relative to {fewest} "
                 "devices. Add 1 for a baseline."
             )
+
+
+def find_site_file(site_file: str | Path, checkout: Path | None) -> Path:
+    """Find the site's file below this folder, or else below Scalewise's, which its profiles refer to.
+
+    Args:
+        site_file: The key's value.
+        checkout: Scalewise's folder; None if unknown.
+    """
+    path = Path(site_file)
+    inside = checkout / path if checkout else path
+    return inside if is_file(inside) and not is_file(path) else path
+
+
+def read_sites(site_file: str | Path | None, checkout: Path | None) -> dict[str, Site]:
+    """Read and check the site file.
+
+    Args:
+        site_file: The profile's facts; None for this machine as it is.
+        checkout: Scalewise's folder; None if unknown.
+
+    Returns:
+        Each partition by its name; a site without partitions by an empty name.
+
+    Raises:
+        StudyError: Names every mistake in it.
+    """
+    if site_file is None:
+        return {"": resolve_site(SiteFile())}
+    path = find_site_file(site_file, checkout)
+    if not path.exists():
+        where = f"{Path.cwd()}, nor in {checkout}" if checkout else f"{Path.cwd()}"
+        fix = "Give the path of a site file: --config site=PATH."
+        raise StudyError([f"{site_file}: there is no such file in {where}. {fix}"])
+    source = read_source(path)
+    problems = source.problems
+    values = to_plain(source.values, (), problems)
+    file = validated(SiteFile, values, (), problems)
+    stop_at(problems, [source])
+    assert file is not None
+    names = list(file.partitions or [""])
+    problems += check_case(("partitions",), names)
+    sites = {}
+    for name in names:
+        facts = SiteFile.model_validate(facts_of_partition(values, name)) if name else file
+        own = values["partitions"][name] if name else {}
+        for key in AUTO_KEYS if facts.slurm else ():
+            if getattr(facts, key) == "auto":
+                example = "cuda" if key == "accelerator" else 4
+                text = (
+                    "is auto, which looks at this machine, but the runs go to Slurm's nodes. Write what a "
+                    f"compute node has, such as `{key}: {example}`."
+                )
+                problems.append(Problem(("partitions", name, key) if key in own else (key,), text))
+        sites[name] = resolve_site(facts, name)
+    priced = [name for name, site in sites.items() if site.facts.price_per_device_hour is not None]
+    if 0 < len(priced) < len(sites):
+        text = f"have a price_per_device_hour only for {', '.join(priced)}: costs cannot be compared."
+        problems.append(Problem(("partitions",), text))
+    stop_at(problems, [source])
+    return sites

@@ -11,11 +11,11 @@ from scalewise.analysis.analysis_spec import AnalysisSpec
 from scalewise.analysis.statistics import ENOUGH_REPEATS
 from scalewise.config.shape import count_devices
 from scalewise.config.site import Site
+from scalewise.plan.allocation import START_UP_MINUTES
 from scalewise.plan.formatting import duration_text, percent, pluralize
 from scalewise.plan.job_script import job_script
 from scalewise.plan.plan_file import Plan
-from scalewise.plan.runs.allocation import START_UP_MINUTES
-from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.plan.run_definition import RunDefinition
 from scalewise.report.facts import Facts
 
 MARGIN = 0.2

@@ -17,7 +17,7 @@ from scalewise.analysis.disturbed import DISTURBED
 from scalewise.analysis.study import ANSWER, PROVENANCE
 from scalewise.config.shape import plural_of
 from scalewise.plan.plan_file import Plan
-from scalewise.plan.runs.run_definition import NO_OPTIONS
+from scalewise.plan.run_definition import NO_OPTIONS
 from scalewise.records import RecordError, write_text
 
 FIGURES_FOLDER = "figures"

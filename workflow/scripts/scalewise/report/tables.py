@@ -12,7 +12,7 @@ import pandas as pd
 from scalewise.analysis.steps import STEP_PARTS
 from scalewise.analysis.words import HOUR, as_in_yaml, format_ratio, time_unit
 from scalewise.plan.formatting import format_3sig, percent
-from scalewise.plan.runs.run_definition import NO_OPTIONS
+from scalewise.plan.run_definition import NO_OPTIONS
 from scalewise.report.section import Section
 
 UNKNOWN = "–"

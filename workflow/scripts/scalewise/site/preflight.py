@@ -10,9 +10,9 @@ from functools import partial
 from typing import Literal
 
 from scalewise.config.site import Site
+from scalewise.plan.allocation import sbatch_options
 from scalewise.plan.plan_file import Plan, Value
-from scalewise.plan.runs.allocation import sbatch_options
-from scalewise.plan.runs.run_definition import RunDefinition
+from scalewise.plan.run_definition import RunDefinition
 from scalewise.site.cluster import Facts, parse_config, read_accounts
 from scalewise.site.commands import SUBMISSION_COMMANDS, WHAT_IS_MISSING, ask, missing_commands, try_job
 

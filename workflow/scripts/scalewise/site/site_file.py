@@ -14,8 +14,8 @@ import yaml
 from scalewise.config.errors import UserError, one_line
 from scalewise.config.shape import count_devices
 from scalewise.config.slurm import duration_seconds
+from scalewise.plan.allocation import sbatch_options
 from scalewise.plan.plan_file import Value
-from scalewise.plan.runs.allocation import sbatch_options
 from scalewise.records import write_text
 from scalewise.site.cluster import names, number
 from scalewise.site.commands import WHAT_IS_MISSING, ask, try_job

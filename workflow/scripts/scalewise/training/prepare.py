@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from scalewise.config.catalog.datasets import DATASETS, DatasetFacts, dataset_facts, is_synthetic
+from scalewise.config.catalog import DATASETS, DatasetFacts, dataset_facts, is_synthetic
 from scalewise.training.data import DatasetError
 from scalewise.training.prepared import writable, write
 from scalewise.training.published import Notify, read_published

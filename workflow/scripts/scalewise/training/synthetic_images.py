@@ -8,7 +8,7 @@ from tempfile import TemporaryFile
 import numpy as np
 import torch
 
-from scalewise.config.catalog.datasets import synthetic_facts
+from scalewise.config.catalog import synthetic_facts
 
 CHUNK_BYTES = 64 << 20
 

@@ -11,8 +11,7 @@ from scalewise.config.program import FOLDER, ProgramSettings, program_command
 from scalewise.config.templates import fill_in
 from scalewise.execution.rank_files import RankFiles, RankSetup
 from scalewise.plan.launch import RANK_VARIABLES
-from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.plan.runs.training_program import run_values
+from scalewise.plan.run_definition import RunDefinition, run_values
 from scalewise.ranks.distributed.identity import Identity
 from scalewise.ranks.distributed.network_interface import choose_interface, free_port
 

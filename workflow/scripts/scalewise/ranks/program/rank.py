@@ -19,7 +19,7 @@ from pathlib import Path
 
 from scalewise.config.program import SEEN_SAMPLES, ProgramSettings
 from scalewise.execution.rank_files import RankFiles, RankSetup, State, is_consequence, steps_by_rank
-from scalewise.plan.runs.training_program import program_of
+from scalewise.plan.run_definition import program_of
 from scalewise.ranks.distributed.cpus import take_cpus
 from scalewise.ranks.distributed.identity import Identity, check_place, identify, node_rank
 from scalewise.ranks.monitoring.machine_load import CpuMeter

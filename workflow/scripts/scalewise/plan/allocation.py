@@ -11,8 +11,8 @@ from scalewise.config.experiment import AnyExperiment
 from scalewise.config.site import Site
 from scalewise.config.slurm import RESOURCES_OF_OPTIONS, Slurm
 from scalewise.plan.plan_file import TrainJob, Value
-from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.plan.runs.runs import input_files, priority
+from scalewise.plan.run_definition import RunDefinition
+from scalewise.plan.runs import input_files, priority
 
 START_UP_MINUTES = 2
 """Added to a run's time, so that its job can write the last checkpoint and the reason of its end."""

@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict
 
 from scalewise.config.experiment import AnyExperiment, Devices, RepeatsKey
 from scalewise.config.site import Site
-from scalewise.plan.runs.run_definition import RunDefinition
-from scalewise.plan.runs.runs import combinations, partition_of, points, points_by_series, settings_of
+from scalewise.plan.run_definition import RunDefinition
+from scalewise.plan.runs import combinations, partition_of, points, points_by_series, settings_of
 from scalewise.records import RecordError, read_failure, read_record, read_run, seconds_between
 
 FOLDER = "repeats"

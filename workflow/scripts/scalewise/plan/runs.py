@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from scalewise.config.catalog.datasets import prepared_path
+from scalewise.config.catalog import prepared_path
 from scalewise.config.experiment import MAX_REPEATS, AnyExperiment
 from scalewise.config.program import ARGUMENT, AnySettings, ProgramSettings, program_files
 from scalewise.config.settings import LauncherName, Settings
 from scalewise.config.shape import Shape
 from scalewise.config.templates import fill_in, names_in
-from scalewise.plan.runs.run_definition import NO_OPTIONS, RunDefinition, canonical_json, digest
+from scalewise.plan.run_definition import NO_OPTIONS, RunDefinition, canonical_json, digest
 
 Options = tuple[tuple[str, Any], ...]
 """The swept keys of a series with their values, in the order of the configuration's model."""

@@ -1,1 +1,0 @@
-"""Facts of datasets, models and programs that the planner needs without loading them."""

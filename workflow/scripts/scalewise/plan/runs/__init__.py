@@ -1,1 +1,0 @@
-"""The runs of an experiment: definitions, allocations and rounds."""
