@@ -44,7 +44,7 @@ if "most" in config:
 
 def write_facts():
     FACTS["shows_plan"] = adapter.shows_plan(workflow)
-    if workflow.scheduler:
+    if FACTS["shows_plan"]:
         FACTS["requests"] = [[*run, dict(asked)] for run, asked in adapter.requests(workflow).items()]
     with open("facts.json", "w") as file:
         json.dump(FACTS, file, default=str)
@@ -162,7 +162,8 @@ def test_facts_of_a_command(place: Place) -> None:
     assert facts["command_config"] == {"given": {"b": "1"}}
     assert [Path(file).name for file in facts["config_files"]] == ["study.yaml"]
     assert facts["names_cluster"]
-    assert not place.facts("-n", "made/nothing", code=1)["shows_plan"]
+    for mistake in (["made/nothing"], ["--set-resources", "train:mem_mb=much"]):
+        assert not place.facts("-n", *mistake, code=1)["shows_plan"]
     facts = place.facts()
     assert (facts["shows_plan"], facts["runs_jobs"]) == (False, True)
 

@@ -177,7 +177,9 @@ def runs_jobs(workflow: Any) -> bool:
 
 def shows_plan(workflow: Any) -> bool:
     """Return whether this is a dry run that has planned its jobs, without an error."""
-    return bool(workflow.scheduler and workflow.dryrun)
+    with suppress(Exception):  # of an expression for resources, which Snakemake has reported
+        return bool(workflow.scheduler and workflow.dryrun and requests(workflow) is not None)
+    return False
 
 
 def requests(workflow: Any) -> dict[tuple[str, str], Mapping[str, Any]]:
