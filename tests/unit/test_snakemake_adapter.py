@@ -44,7 +44,7 @@ if "most" in config:
 
 def write_facts():
     FACTS["shows_plan"] = adapter.shows_plan(workflow)
-    if workflow.scheduler:
+    if FACTS["shows_plan"]:
         FACTS["requests"] = [[*run, dict(asked)] for run, asked in adapter.requests(workflow).items()]
     with open("facts.json", "w") as file:
         json.dump(FACTS, file, default=str)
@@ -59,7 +59,7 @@ def inputs(wildcards):
     if workflow.is_main_process:
         for name in ("runs_jobs", "uses_cluster"):
             FACTS[name] = getattr(adapter, name)(workflow)
-        FACTS["replaced"] = adapter.replaced_resources(workflow, rules.train)
+        FACTS["replaced"] = adapter.replaced_resources(workflow, rules.train, TAKEN)
         if "valid" in config:
             adapter.judge_record(workflow, OUTPUT.format(**wildcards), is_valid=config["valid"])
         if "forget" in config:
@@ -72,14 +72,16 @@ rule all:
     input: "results/a/runs/one/record.json"
 
 
+TAKEN = adapter.take_resources(workflow, "train")
+
+
 rule train:
     input: inputs
     output: OUTPUT
     params: lambda wildcards: config.get("definition", "")
+    threads: 2
     resources:
-        nodes=2,
-        gres=lambda wildcards: None,
-        mem_mb=lambda wildcards: 10,
+        **{{"nodes": 2, "gres": lambda wildcards: None, "mem_mb": lambda wildcards: 10, **TAKEN}}
     shell:
         "echo {{wildcards.run}} >> tried; test ! -e fail; "
         "echo made > {{output}}; sleep $(cat seconds || echo 0)"
@@ -103,7 +105,9 @@ PARENT = """
 module ours:
     snakefile: "ours.smk"
 
-use rule * from ours as ours_*
+use rule train from ours as ours_train with:
+    threads: 5
+    resources: mem_mb=8, qos="long"
 
 rule mine:
     default_target: True
@@ -158,7 +162,8 @@ def test_facts_of_a_command(place: Place) -> None:
     assert facts["command_config"] == {"given": {"b": "1"}}
     assert [Path(file).name for file in facts["config_files"]] == ["study.yaml"]
     assert facts["names_cluster"]
-    assert not place.facts("-n", "made/nothing", code=1)["shows_plan"]
+    for mistake in (["made/nothing"], ["--set-resources", "train:mem_mb=much"]):
+        assert not place.facts("-n", *mistake, code=1)["shows_plan"]
     facts = place.facts()
     assert (facts["shows_plan"], facts["runs_jobs"]) == (False, True)
 
@@ -187,7 +192,8 @@ def test_a_module_is_known_and_its_rules_by_their_new_names(place: Place) -> Non
     (place.folder / "Snakefile").write_text(PARENT)
     facts = place.facts("-n", "--set-resources", "ours_train:mem_mb=7")
     assert facts["is_module"]
-    assert facts["replaced"] == {"mem_mb": 7}
+    # of the workflow that uses it, and of the command; the rule keeps the others
+    assert facts["replaced"] == {"mem_mb": 7, "qos": "long", "threads": 5}
     assert [(run, requested["nodes"]) for _, run, requested in facts["requests"]] == [("one", 2)]
 
 

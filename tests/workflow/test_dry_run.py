@@ -88,6 +88,7 @@ def test_a_file_that_is_no_configuration_is_refused_as_the_readme_says(
     assert f"`{snakemakes}`" in readme
     assert snakemakes in workplace.snakemake("-n", config=text).text
 
+    assert "experiments.yaml in " in workplace.snakemake("-n").text.splitlines()[-1]
     (workplace.folder / "config").mkdir()
     (workplace.folder / "config" / "experiments.yaml").write_text(text)
     assert f"config/experiments.yaml{ours}" in workplace.snakemake("-n").text

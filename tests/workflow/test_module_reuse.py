@@ -24,6 +24,7 @@ use rule * from scalewise as scaling_*
 
 use rule train from scalewise as scaling_train with:
     priority: 1
+    resources: mem_mb=4000
 """
 
 
@@ -66,14 +67,27 @@ def test_a_mistake_in_a_modules_study_is_named_without_a_line(workplace: Workpla
     assert "(is 0)" in refused.text
 
 
-def test_a_prefix_is_refused_before_anything_runs(workplace: Workplace) -> None:
+@pytest.mark.parametrize(
+    ("place", "change", "text"),
+    [
+        (
+            "use rule *",
+            '    prefix: "below"\n\nuse rule *',
+            "prefix and replace_prefix of a module are not possible",
+        ),
+        ("mem_mb=4000", 'gres="gpu:8", nodes=3', "another workflow sets gres, nodes of the runs"),
+        ("priority: 1", "threads: 3", "another workflow sets threads of the runs"),
+    ],
+)
+def test_what_another_workflow_cannot_change_is_refused_before_anything_runs(
+    place: str, change: str, text: str, workplace: Workplace
+) -> None:
     write_parent(workplace.folder, ON_PARTITIONS, PARTITIONS)
     snakefile = workplace.folder / "Snakefile"
-    named = '    config: config["scaling"]\n'
-    snakefile.write_text(snakefile.read_text().replace(named, f'{named}    prefix: "below"\n'))
+    snakefile.write_text(snakefile.read_text().replace(place, change, 1))
     refused = workplace.run(["snakemake", "-n", "--cores", "1"])
     assert refused.code == 1
-    assert "prefix and replace_prefix of a module are not possible" in refused.text
+    assert text in refused.text
 
 
 def test_a_module_from_a_git_address_is_refused_with_the_fix(workplace: Workplace) -> None:

@@ -30,6 +30,17 @@ def test_an_addition_trains_only_the_new_runs(study: FinishedStudy) -> None:
     assert outcome.trained == {*new, "more/d1.r1", "more/d2.r1", "weak/d1.r2", "weak/d2.r1", "weak/d2.r2"}
 
 
+def test_only_forced_runs_are_trained_again_without_a_change_and_the_plan_warns(study: FinishedStudy) -> None:
+    data, runs = (
+        study.workplace.snakemake("-n", "--forcerun", rule, config=TINY)
+        for rule in ("prepare_dataset", "train")
+    )
+    assert "prepare_dataset" in data.rules
+    assert data.trained == set()
+    assert len(runs.trained) == 3
+    assert "finished runs are trained again: 3." in runs.text.splitlines()[-1]
+
+
 def test_a_changed_target_makes_new_tables_but_no_training(study: FinishedStudy) -> None:
     outcome = study.after(("accuracy: 0.5", "accuracy: 0.6"))
     assert outcome.trained == set()

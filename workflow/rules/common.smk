@@ -15,6 +15,7 @@ if not SCRIPTS.is_dir():
     )
 sys.path.insert(0, str(SCRIPTS))
 
+from scalewise import snakemake_adapter as adapter
 from scalewise.plan.plan_file import OF_DEVICES, read_plan
 
 # The rules' commands find the scripts and this Python by the environment: in `params` a moved checkout would make
@@ -50,6 +51,7 @@ ROUND = "results/{experiment}/repeats/{part}round{round}.json"
 
 def of_run(wildcards):
     """Return the job of a run."""
+    begin()
     key = wildcards.experiment, wildcards.run
     if key not in RUNS:
         sys.exit(f"{'/'.join(key)} is no run of the study. `snakemake -n` shows them.")
@@ -62,14 +64,14 @@ def part_of(wildcards):
 
 
 def train_inputs(wildcards):
-    """Return the inputs of a run."""
-    begin()
+    """Return the inputs of a run; a dataset is the same whenever it is prepared."""
     if workflow.is_main_process:
         is_valid = STUDY.has_record(
             wildcards.experiment, wildcards.run, Path("results")
         )
         adapter.judge_record(workflow, RECORD.format(**wildcards), is_valid=is_valid)
-    return of_run(wildcards)["inputs"]
+    inputs = of_run(wildcards)["inputs"]
+    return inputs | {"dataset": ancient(inputs["dataset"])}
 
 
 def records_of(experiment, part=None, before=None):

@@ -2,11 +2,7 @@
 # in:  what an analysis reads and writes; the template of the centre
 # out: results/{experiment}/proposal/: proposal.md, table.csv, job.sh
 
-PROPOSED = {
-    name: planned["proposal"]
-    for name, planned in EXPERIMENTS.items()
-    if planned["proposal"]
-}
+PROPOSED = [name for name, each in EXPERIMENTS.items() if each["proposal"]]
 
 if PROPOSED:
     # it takes long to load, in each job
@@ -15,7 +11,9 @@ if PROPOSED:
     rule proposal:
         input:
             TABLES,
-            template=lambda wc: template_of(PROPOSED[wc.experiment]["centre"]),
+            template=lambda wc: template_of(
+                EXPERIMENTS[wc.experiment]["proposal"]["centre"]
+            ),
         output:
             multiext(
                 "results/{experiment}/proposal/", "proposal.md", "table.csv", "job.sh"
@@ -31,7 +29,7 @@ if PROPOSED:
             definition=lambda wc: list(
                 EXPERIMENTS[wc.experiment]["definitions"].values()
             ),
-            proposal=lambda wc: PROPOSED[wc.experiment],
+            proposal=lambda wc: EXPERIMENTS[wc.experiment]["proposal"],
             job_script=lambda wc: EXPERIMENTS[wc.experiment]["job_script"],
         shell:
             'python "$SCALEWISE_SCRIPTS/cli.py" proposal '

@@ -3,7 +3,6 @@
 import atexit
 import functools
 
-from scalewise import snakemake_adapter as adapter
 from scalewise.main_process import begin_jobs, open_study, show_plan
 from scalewise.plan.planned_study import make_plan
 from scalewise.plan.rounds import (
@@ -19,6 +18,8 @@ SHIPPED = "config/experiments.yaml"
 
 # the shipped study, unless the command or another workflow names one
 if "experiments" not in config:
+    if not Path(SHIPPED).is_file():
+        sys.exit(f"No {SHIPPED} in {Path.cwd()}: name a study by --configfile.")
     # Snakemake names no line
     read_source(Path(SHIPPED))
 
@@ -31,8 +32,8 @@ PLAN = make_plan(STUDY)
 
 @functools.cache
 def begin():
-    """Check where jobs go and write the plan, before the first job: input functions call it."""
-    begin_jobs(workflow, STUDY, PLAN, rules.train)
+    """Check where jobs go and write the plan, before the first job: functions of jobs call it."""
+    begin_jobs(workflow, STUDY, PLAN, rules.train, OTHER_RESOURCES)
 
 
 # a dry run ends with the plan, once: a workflow that changes a rule of its module reads this file twice

@@ -3,6 +3,9 @@
 # out: results/{experiment}/runs/{run}/record.json, the last file that the job writes, whole. A run that failed leaves
 #      failure.json in its place. train.log there has the output of the ranks; the log what the job reports
 
+# those of another workflow: `use rule train from ... with: resources:`
+OTHER_RESOURCES = adapter.take_resources(workflow, "train")
+
 
 rule train:
     input:
@@ -24,7 +27,8 @@ rule train:
             name: resource(name)
             for names in (OF_DEVICES, *(job["resources"] for job in RUNS.values()))
             for name in names
-        },
+        }
+        | OTHER_RESOURCES,
         attempt=lambda wc, attempt: attempt,
     # all that defines the run, and nothing else: a change of it trains the run again
     params:

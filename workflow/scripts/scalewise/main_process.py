@@ -77,7 +77,7 @@ def open_study(workflow: Any, config: Mapping[str, Any], checkout: Path) -> Stud
     return study
 
 
-def begin_jobs(workflow: Any, study: Study, plan: Plan, train: Any) -> None:
+def begin_jobs(workflow: Any, study: Study, plan: Plan, train: Any, taken: Mapping[str, object]) -> None:
     """Check where jobs go, and write the plan for them.
 
     Args:
@@ -85,15 +85,16 @@ def begin_jobs(workflow: Any, study: Study, plan: Plan, train: Any) -> None:
         study: Checked.
         plan: The study's; its jobs get what a profile requests.
         train: Snakemake's proxy of the rule that trains.
+        taken: Resources that another workflow gives this rule.
     """
     in_slurm = study.site.slurm is not None
     if not in_slurm and (adapter.uses_cluster(workflow) or adapter.names_cluster(workflow)):
         sys.exit(LOST_SITE)
-    replaced = adapter.replaced_resources(workflow, train)
+    replaced = adapter.replaced_resources(workflow, train, taken)
     if changed := sorted({*OF_DEVICES, "threads"} & replaced.keys()):
         sys.exit(
-            f"A profile or the command sets {', '.join(changed)} of the runs, which follows from `devices`, "
-            "`cpus_per_device` and the site file. Remove it from set-resources and set-threads."
+            f"A profile, the command or another workflow sets {', '.join(changed)} of the runs, which "
+            "follows from `devices`, `cpus_per_device` and the site file. Remove it there."
         )
     if not adapter.runs_jobs(workflow):
         return
@@ -121,5 +122,9 @@ def begin_jobs(workflow: Any, study: Study, plan: Plan, train: Any) -> None:
 def show_plan(workflow: Any, study: Study, plan: Plan) -> None:
     """Print the plan, if this was a dry run that has planned its jobs."""
     if adapter.shows_plan(workflow):
-        lines = plan_lines(study, RESULTS, adapter.requests(workflow), refused_runs(plan, RESULTS))
+        requests = adapter.requests(workflow)
+        lines = plan_lines(study, RESULTS, requests, refused_runs(plan, RESULTS))
         print(*lines, sep="\n", file=sys.stderr)
+        if again := sum(study.has_record(*run, RESULTS) for run in requests):
+            reason = "The reason is --forcerun, --forceall or a missing dataset."
+            print(f"Warning: finished runs are trained again: {again}. {reason}", file=sys.stderr)

@@ -34,23 +34,43 @@ def is_module(workflow: Any) -> bool:
     return workflow.modifier.base_snakefile is not None
 
 
+def take_resources(workflow: Any, name: str) -> dict[str, object]:
+    """Take the resources, and ``threads``, that another workflow gives a rule of its module.
+
+    ``use rule ... with: resources:`` would drop all those that it does not name.
+
+    Args:
+        workflow: Snakemake's.
+        name: The rule, which is defined next.
+    """
+    modifier = workflow.modifier
+    if modifier.ruleinfo_overwrite is None or name not in modifier.rule_whitelist:
+        return {}
+    given = modifier.ruleinfo_overwrite
+    taken = {} if given.threads is None else {"threads": given.threads}
+    taken |= dict(given.resources[1]) if given.resources else {}
+    given.resources = given.threads = None
+    return taken
+
+
 def names_cluster(workflow: Any) -> bool:
     """Return whether the command or its profile is one for a cluster."""
     return DEVICE_BUDGET in workflow.global_resources
 
 
-def replaced_resources(workflow: Any, rule: Any) -> dict[str, object]:
-    """Return the resources, and ``threads``, that a profile or the command gives the jobs of a rule.
+def replaced_resources(workflow: Any, rule: Any, taken: Mapping[str, object]) -> dict[str, object]:
+    """Return the resources, and ``threads``, that others than the rule itself give its jobs.
 
-    A text is an expression, of which this is the value at a job's first try; one that needs more of the job
-    is returned as it is.
+    A text of a profile is an expression, of which this is the value at a job's first try; one that needs more
+    of the job is returned as it is.
 
     Args:
         workflow: Snakemake's.
         rule: Proxy of the rule, whose name differs if another workflow uses this one.
+        taken: Those of another workflow; a profile and the command replace them.
     """
     settings, name = workflow.resource_settings, rule.rule.name
-    given = {**settings.overwrite_resources.get(name, {})}
+    given = {**taken, **settings.overwrite_resources.get(name, {})}
     if name in settings.overwrite_threads:
         given["threads"] = settings.overwrite_threads[name]
     facts = {"input": None, "attempt": 1, "threads": 1, "rulename": name, "async_run": None}
@@ -157,7 +177,9 @@ def runs_jobs(workflow: Any) -> bool:
 
 def shows_plan(workflow: Any) -> bool:
     """Return whether this is a dry run that has planned its jobs, without an error."""
-    return bool(workflow.scheduler and workflow.dryrun)
+    with suppress(Exception):  # of an expression for resources, which Snakemake has reported
+        return bool(workflow.scheduler and workflow.dryrun and requests(workflow) is not None)
+    return False
 
 
 def requests(workflow: Any) -> dict[tuple[str, str], Mapping[str, Any]]:
