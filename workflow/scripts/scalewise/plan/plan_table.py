@@ -184,7 +184,7 @@ def _to_do(points: Sequence[PlannedPoint]) -> str:
     runs, done = sum(point.requested for point in points), sum(point.done for point in points)
     left = [point for point in points if point.left]
     if not left:
-        return f"All {count_devices(runs, 'run')} are done."
+        return "The run is done." if runs == 1 else f"All {runs} runs are done."
     bound = "about" if all(point.measured for point in left) else "at most"
     hours = sum(point.left * point.hours for point in left)
     cost = f"{count_devices(runs - done, 'run')}, {bound} {hours:.3f} device-hours."
