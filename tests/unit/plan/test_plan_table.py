@@ -10,10 +10,12 @@ from tests.planted_records import leave_failure, leave_result, measurements, run
 from tests.stand_ins import stand_ins
 from tests.unit.plan.conftest import Load
 
+from scalewise.config.errors import UserError
 from scalewise.execution.slurm import queued_runs
 from scalewise.plan.plan_table import plan_lines
 from scalewise.plan.planned_study import Study, make_plan
-from scalewise.redo import SNAKEMAKE_LOCKS
+from scalewise.records import RECORD
+from scalewise.redo import SNAKEMAKE_LOCKS, redo
 from scalewise.status import spent_in_slurm, status_lines
 
 STUDY = """\
@@ -164,12 +166,17 @@ def test_hours_are_those_of_slurms_accounting(
     assert spent_in_slurm(tmp_path).startswith(f"Slurm counts {counted} for 1 job ")
 
 
-def test_without_accounting_the_records_are_counted(
+def test_without_answers_of_slurm_the_records_are_counted_and_none_is_removed(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     study = load(ONE_SERIES, CLUSTER)
     leave(study, tmp_path / "results", "d1.r1")
-    lines = list(status_lines(make_plan(study), tmp_path / "results", time.time()))
+    plan, results = make_plan(study), tmp_path / "results"
+    lines = list(status_lines(plan, results, time.time()))
+    assert lines[0].startswith("squeue does not answer")
     assert lines[-2].endswith(" device-hours by the records of the runs.")
+    with pytest.raises(UserError, match="squeue does not answer"):
+        redo(plan, results, ["a"])
+    assert (results / "a" / "runs" / "d1.r1" / RECORD).exists()

@@ -17,6 +17,7 @@ import pandas as pd
 
 from scalewise.analysis.disturbed import DISTURBED, named_runs
 from scalewise.analysis.study import parts_of
+from scalewise.config.errors import UserError
 from scalewise.config.shape import count_devices
 from scalewise.execution.rank_files import ATTEMPT, RankFiles, probe_files
 from scalewise.execution.slurm import QueuedJob, queued_runs
@@ -48,7 +49,11 @@ def status_lines(plan: Plan, results: Path, now: float) -> Iterator[str]:
         results: Folder of all experiments, below the folder where snakemake runs.
         now: Seconds since the epoch.
     """
-    queue, hours, is_missing = queued_runs(plan), 0.0, False
+    queue, hours, is_missing = {}, 0.0, False
+    try:
+        queue = queued_runs(plan)
+    except UserError as error:
+        yield str(error)
     for name in plan["experiments"]:
         found = analysis_of(plan, name, results)
         for part in parts_of(plan, name, results):

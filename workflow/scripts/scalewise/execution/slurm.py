@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scalewise.config.errors import UserError
 from scalewise.plan.plan_file import Plan, runs_in_slurm
 from scalewise.site.commands import ask
 
@@ -44,28 +45,36 @@ class QueuedJob:
         return self.comment.partition("_wildcards_")[2]
 
 
-def queued_jobs(*options: str) -> list[QueuedJob]:
-    """Return this user's jobs in the queue, or those that options of squeue choose; none if it fails."""
+def queued_jobs(*options: str) -> list[QueuedJob] | None:
+    """Return this user's jobs in the queue, or those that options of squeue choose; None if it fails."""
     # a folder may hold any character, so it is last
     answer = ask("squeue", "--noheader", "--me", *options, "--format=%A|%T|%S|%r|%k|%Z", tries=3)
-    lines = answer.text.splitlines() if answer.ok else []
-    return [QueuedJob(*line.split("|", 5)) for line in lines if line.count("|") >= 5]
+    if not answer.ok:
+        return None
+    return [QueuedJob(*line.split("|", 5)) for line in answer.text.splitlines() if line.count("|") >= 5]
 
 
 def queued_runs(plan: Plan) -> dict[tuple[str, str], QueuedJob]:
-    """Return the jobs in the queue that make runs of the study in this folder, by experiment and run."""
+    """Return the jobs in the queue that make runs of the study in this folder, by experiment and run.
+
+    Raises:
+        UserError: Slurm does not answer.
+    """
+    jobs = queued_jobs() if runs_in_slurm(plan) else []
+    if jobs is None:
+        raise UserError("squeue does not answer: which runs wait or are being made is unknown.")
     known = {
         f"{experiment}_{run}": (experiment, run) for experiment, runs in plan["runs"].items() for run in runs
     }
     # of two jobs of a run, the one that runs is last
-    jobs = sorted(queued_jobs() if runs_in_slurm(plan) else [], key=lambda job: job.state != "PENDING")
+    jobs.sort(key=lambda job: job.state != "PENDING")
     here = str(Path.cwd())
     return {known[job.wildcards]: job for job in jobs if job.wildcards in known and job.folder == here}
 
 
 def earlier_job(environ: Mapping[str, str]) -> str:
     """Return the job that trains the run of this job since an earlier time; empty if none is known."""
-    jobs = {job.number: job for job in queued_jobs()}
+    jobs = {job.number: job for job in queued_jobs() or ()}
     this = jobs.get(environ.get("SLURM_JOB_ID", ""))
     if this is None or not this.wildcards:
         return ""
@@ -140,7 +149,7 @@ def look_for_preempted(folder: Path, looks: Mapping[str, int], say: Callable[[st
         The looks with this one.
     """
     counted = {}
-    for job in queued_jobs("--states=PREEMPTED,NODE_FAIL"):
+    for job in queued_jobs("--states=PREEMPTED,NODE_FAIL") or ():
         if job.folder != str(folder) or not job.comment.startswith("rule_"):
             continue
         count = counted[job.number] = looks.get(job.number, 0) + 1
