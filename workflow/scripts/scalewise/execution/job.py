@@ -100,7 +100,7 @@ def run_train_job(job: RunJob) -> int:
     except LockError as error:
         job.report(str(error))
     except OSError as error:
-        job.report(explain_os_error(job.folder, error), failed=True)
+        job.report(f"failed: {explain_os_error(job.folder, error)}", failed=True)
     except KeyboardInterrupt:
         job.report("interrupted while no rank of it was at work; the same command trains it")
     else:
@@ -239,7 +239,7 @@ def leave_failure(job: RunJob, files: RankFiles, ended: Ended, failure: Failure)
     try:
         write_json(job.folder / FAILURE, failure)
     except OSError as error:  # it may also have kept the ranks from leaving theirs
-        problem = explain_os_error(job.folder, error).removeprefix("failed: ")
+        problem = explain_os_error(job.folder, error)
         failure = failure.model_copy(update={"reason": f"{problem} {failure.reason}"})
     if goes_back:
         requeue_job(job, str(number))

@@ -185,7 +185,7 @@ def explain_os_error(folder: Path, error: OSError) -> str:
         fix = f" ({free_bytes(path):,} bytes free). Free space there; a quota or `ulimit -f` may be less."
     elif error.errno in FORBIDDEN:
         fix = ". Make it writable, or use another folder."
-    return f"failed: {path}: {error.strerror or error}{fix} Then give the same command again."
+    return f"{path}: {error.strerror or error}{fix} Then give the same command again."
 
 
 def free_bytes(path: Path) -> int:
