@@ -131,8 +131,8 @@ def test_runs_have_the_job_and_the_wait_that_slurm_recorded(digits: ClusterStudy
     for line in recorded:
         job, eligible, start = line.split("|")
         seconds = (datetime.fromisoformat(start) - datetime.fromisoformat(eligible)).total_seconds()
-        # a run for each device count; another job had all nodes
-        assert waits[int(runs["devices"][int(job)])] == pytest.approx(seconds / 60, abs=0.05)
+        # a run for each device count; another job had all nodes. Minutes have one place
+        assert waits[int(runs["devices"][int(job)])] == pytest.approx(seconds / 60, abs=0.0501)
         assert seconds > 0
 
 
