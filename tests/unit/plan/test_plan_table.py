@@ -163,7 +163,8 @@ def test_hours_are_those_of_slurms_accounting(
     lines = [f"1|3600|{allocated}|{tmp_path}", f"1|3600|{allocated}|{tmp_path}", f"2|3600|{allocated}|/other"]
     program(tmp_path, "sacct", lines, monkeypatch)
     # a job that was requeued is counted twice, as it ran twice
-    assert spent_in_slurm(tmp_path).startswith(f"Slurm counts {counted} for 1 job ")
+    assert spent_in_slurm(tmp_path) == f"Slurm counts {counted} for 1 job of the last 90 days."
+    assert "--starttime=now-90days" in (tmp_path / "sacct.asked").read_text().split()
 
 
 def test_without_answers_of_slurm_the_records_are_counted_and_none_is_removed(
