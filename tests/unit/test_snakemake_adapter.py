@@ -43,9 +43,10 @@ if "most" in config:
 
 
 def write_facts():
-    FACTS["shows_plan"] = adapter.shows_plan(workflow)
-    if FACTS["shows_plan"]:
-        FACTS["requests"] = [[*run, dict(asked)] for run, asked in adapter.requests(workflow).items()]
+    requests = adapter.planned_requests(workflow)
+    FACTS["shows_plan"] = requests is not None
+    if requests is not None:
+        FACTS["requests"] = [[*run, dict(asked)] for run, asked in requests.items()]
     with open("facts.json", "w") as file:
         json.dump(FACTS, file, default=str)
 

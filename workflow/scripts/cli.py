@@ -67,8 +67,15 @@ def redo(options: Namespace) -> None:
     """Remove the records of some runs, so that the next snakemake makes these runs again."""
     from scalewise.redo import redo
 
-    chosen = {name: getattr(options, name) for name in ("disturbed", "failed", "dry_run")}
-    print(*redo(user_plan(options), RESULTS, options.names, **chosen), sep="\n")
+    lines = redo(
+        user_plan(options),
+        RESULTS,
+        options.names,
+        disturbed=options.disturbed,
+        failed=options.failed,
+        dry_run=options.dry_run,
+    )
+    print(*lines, sep="\n")
 
 
 # ---- commands of the rules: preparation and jobs

@@ -121,8 +121,7 @@ def begin_jobs(workflow: Any, study: Study, plan: Plan, train: Any, taken: Mappi
 
 def show_plan(workflow: Any, study: Study, plan: Plan) -> None:
     """Print the plan, if this was a dry run that has planned its jobs."""
-    if adapter.shows_plan(workflow):
-        requests = adapter.requests(workflow)
+    if (requests := adapter.planned_requests(workflow)) is not None:
         lines = plan_lines(study, RESULTS, requests, refused_runs(plan, RESULTS))
         print(*lines, sep="\n", file=sys.stderr)
         if again := sum(study.has_record(*run, RESULTS) for run in requests):

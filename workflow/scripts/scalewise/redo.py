@@ -52,7 +52,7 @@ def redo(
     """
     if not (names or disturbed or failed):
         raise UserError("name runs or experiments, or give --disturbed or --failed")
-    if any(SNAKEMAKE_LOCKS.glob("*")) and not dry_run:
+    if snakemake_works_here() and not dry_run:
         raise UserError(
             "Snakemake works in this folder. Wait for its end. If it was killed, run `snakemake --unlock`."
         )
@@ -84,6 +84,11 @@ def redo(
 def _is_in(run: str, name: str) -> bool:
     """Return whether a name is that of a run or of its experiment, or a pattern of runs."""
     return run.startswith(f"{name}/") or fnmatchcase(run, name)
+
+
+def snakemake_works_here() -> bool:
+    """Return whether Snakemake works in this folder, or was killed there."""
+    return any(SNAKEMAKE_LOCKS.glob("*"))
 
 
 def _reasons(plan: Plan, results: Path, *, disturbed: bool, failed: bool) -> Iterator[tuple[str, str]]:

@@ -175,24 +175,21 @@ def runs_jobs(workflow: Any) -> bool:
     return workflow.executor_plugin is not None and not workflow.dryrun and not workflow.touch
 
 
-def shows_plan(workflow: Any) -> bool:
-    """Return whether this is a dry run that has planned its jobs, without an error."""
-    with suppress(Exception):  # of an expression for resources, which Snakemake has reported
-        return bool(workflow.scheduler and workflow.dryrun and requests(workflow) is not None)
-    return False
-
-
-def requests(workflow: Any) -> dict[tuple[str, str], Mapping[str, Any]]:
-    """Return what each planned run requests, with all that profiles add and replace.
+def planned_requests(workflow: Any) -> dict[tuple[str, str], Mapping[str, Any]] | None:
+    """Return what each run of a dry run requests, with all that profiles add and replace.
 
     Returns:
-        Resources by name, by experiment and run.
+        Resources by name, by experiment and run; None if this is no dry run that has planned its jobs.
     """
-    return {
-        _run_of(job): {name: value for name, value in job.resources.items() if value is not None}
-        for job in workflow.dag.needrun_jobs(exclude_finished=False)
-        if _is_run(job)
-    }
+    if not (workflow.scheduler and workflow.dryrun):
+        return None
+    with suppress(Exception):  # of an expression for resources, which Snakemake has reported
+        return {
+            _run_of(job): {name: value for name, value in job.resources.items() if value is not None}
+            for job in workflow.dag.needrun_jobs(exclude_finished=False)
+            if _is_run(job)
+        }
+    return None
 
 
 def _is_run(job: Any) -> bool:

@@ -24,7 +24,7 @@ from scalewise.execution.slurm import QueuedJob, queued_runs
 from scalewise.plan.formatting import cut, duration_text, format_3sig, shortened
 from scalewise.plan.plan_file import Plan, runs_in_slurm
 from scalewise.plan.rounds import spent_device_hours
-from scalewise.redo import SNAKEMAKE_LOCKS
+from scalewise.redo import snakemake_works_here
 from scalewise.report.proposal import analysis_of
 from scalewise.site.commands import ask
 from scalewise.terminal import REPORT, answer_line, failure_lines, wrapped
@@ -73,7 +73,7 @@ def status_lines(plan: Plan, results: Path, now: float) -> Iterator[str]:
             yield from wrapped(f"{number}: {named_runs(disturbed)}", "  ")
     counted = spent_in_slurm(Path.cwd()) if runs_in_slurm(plan) else ""
     yield counted or f"{format_3sig(hours)} device-hours by the records of the runs."
-    if is_missing and not any(SNAKEMAKE_LOCKS.glob("*")):
+    if is_missing and not snakemake_works_here():
         yield "Snakemake is not running here. The same command makes the missing runs."
     if (report := results / REPORT).exists():
         yield f"Report: {report}"

@@ -136,16 +136,15 @@ def read_and_conclude(question: str, parts: Sequence[Part], *, total_times: bool
     tables = [collect(part.experiment.name, part.experiment.spec, part.runs_folder) for part in parts]
     waited = [with_waits(part, table) for part, table in zip(parts, tables, strict=True)]
     found = conclude(question, waited, tables, total_times=total_times)
-    spent, is_missing = [], NOT_RUN in set(found.runs["outcome"])
+    spent, settled = [], True
     for part in parts:
         spec = part.experiment.spec
         rounds = known_rounds(spec, part.runs_folder.parent)
         spent += round_sentences(rounds, requested_repeats(spec, []))
-        is_missing = is_missing or not is_settled(spec, rounds)
-    have_ended = [(parts[0].runs_folder / run / RECORD).exists() for run in found.runs["run"]]
-    has_ended = all(have_ended) and not is_missing
+        settled = settled and is_settled(spec, rounds)
+    has_ended = settled and all((parts[0].runs_folder / run / RECORD).exists() for run in found.runs["run"])
     answer = replace(found.answer, spent=" ".join(dict.fromkeys(spent)), has_ended=has_ended)
-    if is_missing:
+    if not settled or NOT_RUN in set(found.runs["outcome"]):
         to_do = "The study has not ended. If snakemake no longer runs, give the same command again."
         answer = replace(answer, to_do=to_do, command="")
     return replace(found, answer=answer)

@@ -84,6 +84,8 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+# --- the program that trains it --------------------------------------------------------------------------
+
 TRAIN = Path(__file__).resolve().parents[2] / "train.py"
 
 NOT_OPTIONS = {

@@ -222,6 +222,9 @@ def _warnings(sources: Sequence[Source], site: Site, parts: Sequence[Part]) -> I
             )
 
 
+# --- the site file ---------------------------------------------------------------------------------------
+
+
 def find_site_file(site_file: str | Path, checkout: Path | None) -> Path:
     """Find the site's file below this folder, or else below Scalewise's, which its profiles refer to.
 
